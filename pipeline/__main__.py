@@ -1,0 +1,3 @@
+from probatum.cli import main
+
+raise SystemExit(main())
