@@ -40,7 +40,8 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What candidate code runs on. One of ``lock`` (requirements file, uv.lock or pylock.toml), ``packages`` or ``image``;
     none: base's lock or requirements where they are found, else a pinned pytest.
 
-    ``metadata: no`` leaves the gated project's own metadata out. ``extras`` and ``groups`` choose from pyproject.toml and uv.lock.
+    ``metadata: false`` leaves the gated project's own metadata out. ``extras`` and ``groups`` choose from pyproject.toml
+    and uv.lock.
     """
 
     python: str = ""

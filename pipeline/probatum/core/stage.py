@@ -73,6 +73,31 @@ class Runtime(msgspec.Struct, frozen=True):
     ref: str
 
 
+class Place(msgspec.Struct, frozen=True):
+    """Where a runtime lives on this host: its interpreter as named inside, read-only binds (host path, target inside), and
+
+    ``rootfs``, a folder that replaces the host's /usr ("" takes the host's). ``path`` goes first on PATH.
+    """
+
+    python: str
+    binds: tuple[tuple[str, str], ...] = ()
+    rootfs: str = ""
+    path: str = ""
+
+
+FIXED_ENV = {
+    "HOME": "/tmp/home",
+    "LANG": "C.UTF-8",
+    "PATH": "/usr/bin:/bin",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "SOURCE_DATE_EPOCH": "1700000000",
+    "TMPDIR": "/tmp",
+    "TZ": "UTC",
+}
+"""The environment of every command, before the stage's own."""
+
+
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """An isolated command as a value.
 
@@ -140,7 +165,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back from a stage. ``report`` is testimony when the trust is candidate; ``end`` and ``nonce`` are the launcher's.
+    """What came back from a stage. ``report`` is testimony when candidate code ran; ``end`` and ``nonce`` are the launcher's.
 
     ``started`` and ``finished`` are unix microseconds; ``first_process`` is when the sandbox's first process started.
     """
