@@ -1,3 +1,5 @@
+import sys
+
 from probatum.cli import main
 
-raise SystemExit(main())
+raise SystemExit(main(sys.argv[1:] or ["gate"]))
