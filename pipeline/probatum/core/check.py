@@ -40,7 +40,8 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """What the checks plan from. ``read`` gives a blob's bytes by object id; ``base`` and ``merged`` are whole trees.
 
     ``sealed`` is the oracle as a human sealed it: path to blob (strict: base's own files; in place: the pinned ones).
-    ``modules`` are the sealed test modules, sorted. ``environment`` is the runtime of base's tests. ``seed`` is a fresh
+    ``modules`` are the sealed test modules, sorted. ``environment`` is the runtime of base's tests, ``generated`` the files that
+    a build of base adds to its tree (version files), ``probe`` what runs beside the tests. ``seed`` is a fresh
     nonce of this gate; ``now`` its one clock reading, unix seconds.
     """
 
@@ -54,6 +55,8 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[bytes, ...]
     read: Callable[[str], bytes]
     environment: Runtime
+    probe: Tree
+    generated: Tree
     seed: str
     now: int
 
