@@ -75,7 +75,7 @@ class Progress:
         console = _console(self.out) if self._terminal(self.out) else None
         shown = [finding for named in decision.verdicts.values() for finding in named.findings]
         for label, text, reproduce in lines(shown):
-            _print_finding(console, self.out, label, text, reproduce)
+            _print_finding(console, self.out, label, spelt(self.out, text), spelt(self.out, reproduce))
         if shown:
             print(file=self.out)
         for name, verdict, rest in summary(decision):
@@ -113,9 +113,9 @@ class Progress:
 
         now = time.monotonic()
         table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, overflow="crop")
         table.add_column(no_wrap=True, justify="right")
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table.add_column(no_wrap=True, overflow="crop")
         table.add_row(
             Text("probatum", "bold"), f"{now - self.began:.1f} s", Text(f"{len(self.done)} done, {len(self.running)} running")
         )
@@ -130,6 +130,12 @@ class Progress:
 def plain(text: str) -> str:
     """``text`` on one line, safe in a CI log: ``##[`` in the middle of a line would be a command to GitHub's runner."""
     return one_line(text).replace("##[", "#\\x23[")
+
+
+def spelt(stream: TextIO, text: str) -> str:
+    """``text`` as ``stream`` can show it, so that wrapping counts the columns that will be there."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def lines(findings: Iterable[Finding]) -> list[tuple[str, str, str]]:
