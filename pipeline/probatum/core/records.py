@@ -119,7 +119,12 @@ class VerdictBody(Body, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
 
 
+Word = Literal["MERGE_OK", "MERGE_BLOCKED", "MERGE_HELD"]
+
+
 class Named(msgspec.Struct, frozen=True):
+    """A verdict under its check's name in ``decision.json``."""
+
     verdict: Verdict
     findings: tuple[Finding, ...]
 
@@ -127,7 +132,7 @@ class Named(msgspec.Struct, frozen=True):
 class Decision(Body, frozen=True, kw_only=True):
     """``decision.json``. The contract that other tools read."""
 
-    decision: Literal["MERGE_OK", "MERGE_BLOCKED", "MERGE_HELD"]
+    decision: Word
     line: str
     authority: Literal["deciding", "advisory"]
     base: str
@@ -140,3 +145,7 @@ class Decision(Body, frozen=True, kw_only=True):
     plan_digest: str
     policy_digest: str
     tool: str
+
+
+BODIES: dict[str, type] = {"plan": PlanBody, "patch": PatchBody, "suite": SuiteBody, "verdict": VerdictBody}
+"""Kind to body, for the kinds that several rooms read."""
