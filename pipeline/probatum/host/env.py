@@ -13,7 +13,7 @@ import msgspec
 
 from ..core.canonical import digest, digest_of
 from ..core.policy import Policy
-from ..core.stage import Blob, Place, Runtime, Tree
+from ..core.stage import Place, Runtime, Tree
 from . import env_entry, env_project
 from .env_entry import INSIDE, read_info
 from .env_python import Python, find, find_uv, own
@@ -38,7 +38,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Runtime
     place: Place
     names: frozenset[str]
-    generated: Mapping[bytes, Blob]
+    generated: Tree
     python: str
     pytest: str
     packages: Mapping[str, str]
@@ -70,10 +70,10 @@ def environment(policy: Policy, base: Tree, read: Callable[[str], bytes], cache:
     info = read_info(place)
     binds = [*python.binds, (str(place / "env"), INSIDE)]
     parts = [env_entry.content(place), python.build, python.executable]
-    generated: Mapping[bytes, Blob] = {}
+    generated = Tree({})
     if policy.environment.metadata and project.name:
         tree = env_project.metadata(project)
-        generated = env_project.version_files(project, files)
+        generated = env_project.version_files(project)
         inside = env_entry.entry(envs, _key({"metadata": tree.digest}), functools.partial(_write, tree))
         binds.append((str(inside / "env"), f"{INSIDE}/project"))
         parts.append(tree.digest)
