@@ -12,6 +12,9 @@ from .check import Patch
 from .policy import amount
 from .records import Class
 from .stage import Blob, Limits, Mount, Stage, Tree, Trust
+from .testimony import folded, parse, parse_jobs
+
+__all__ = ["Job", "base_tree", "folded", "parse", "parse_jobs", "probe_tree", "scored_tree", "suite_stage"]
 
 PROBE = "/probe"
 ARGV = ("{python}", "-s", "-B", f"{PROBE}/run.py")
