@@ -56,11 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv))
+        try:
+            code = _run(list(sys.argv[1:] if argv is None else argv))
+        except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
+            code = stop.code if isinstance(stop.code, int) else Exit.PASS if stop.code is None else Exit.USAGE
         sys.stdout.flush()
         return code
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else Exit.PASS if stop.code is None else Exit.USAGE
     except BaseException as error:
         return _failed(error)
 
