@@ -1,0 +1,433 @@
+"""The launcher is the first process of every sandbox: it starts the command, watches it, and alone says how it ended.
+
+Standard library only and one file, so that an engine can ship it anywhere. Two front ends, one body:
+
+    launcher.py fd CONFIG RESULT           configuration and result on two descriptors (bubblewrap)
+    launcher.py folder CONFIG RESULT UID   a file and a folder; starts as root and drops to UID (image builds)
+
+The configuration is the length of its fields (8 bytes, big endian), ``key=value`` fields that each end with NUL, then the
+command's stdin. The result is ``MAGIC``, the length of a JSON header, the header, and the bytes whose sizes it lists.
+
+What runs below the launcher is hostile and may share its uid: it must not trace or read it, or hold its descriptors.
+"""
+
+import _signal as signal  # the C half of ``signal``: importing enum would cost every stage 4 ms
+import ctypes
+import fcntl
+import os
+import resource
+import select
+import stat
+import sys
+import time
+
+MAGIC = b"PROBATUM-RESULT-1\n"
+KEEP = 1 << 20
+"""How much of the end of stdout and of stderr is kept, in bytes."""
+
+_TICK = 0.02
+_PAGE = resource.getpagesize()
+_DUMPABLE_GET, _DUMPABLE_SET, _NO_NEW_PRIVS = 3, 4, 38
+_MOST_FILES = 1 << 20
+
+
+class Config:
+    """What to run and under which limits, as the engine wrote it."""
+
+    def __init__(self, fields):
+        self.nonce = fields["nonce"][0]
+        self.argv = fields.get("argv", [])
+        self.env = dict(item.split(b"=", 1) for item in fields.get("env", []))
+        self.cwd = fields["cwd"][0]
+        self.writable = fields.get("writable", [])
+        self.outputs = fields.get("output-file", [])
+        self.stdin_size = int(fields["stdin-size"][0])
+        self.stdin = b""
+        self.wall, self.memory, self.processes, self.file, self.disk, self.output, self.report = (
+            int(fields[name][0]) for name in ("wall", "memory", "processes", "file", "disk", "output", "report")
+        )
+        self.nproc = fields["nproc"] == [b"1"]
+        self.uid = 0
+
+
+def read_config(descriptor):
+    """Read exactly one configuration. The writer keeps its end open: when that closes, the gate is gone."""
+    fields = {}
+    for item in exactly(descriptor, int.from_bytes(exactly(descriptor, 8), "big")).split(b"\0")[:-1]:
+        key, value = item.split(b"=", 1)
+        fields.setdefault(key.decode("ascii"), []).append(value)
+    config = Config(fields)
+    config.stdin = config.nonce + b"\n" + exactly(descriptor, config.stdin_size)
+    return config
+
+
+def exactly(descriptor, size):
+    """``size`` bytes, or EOFError."""
+    data = bytearray()
+    while len(data) < size:
+        piece = os.read(descriptor, min(1 << 20, size - len(data)))
+        if not piece:
+            raise EOFError("the configuration ends early")
+        data += piece
+    return bytes(data)
+
+
+def harden():
+    """Nobody of our uid may trace us, read our memory or take our descriptors; no child gains privileges."""
+    libc = ctypes.CDLL(None)
+    zero = ctypes.c_ulong(0)
+    libc.prctl(_DUMPABLE_SET, zero, zero, zero, zero)
+    libc.prctl(_NO_NEW_PRIVS, ctypes.c_ulong(1), zero, zero, zero)
+    if libc.prctl(_DUMPABLE_GET, zero, zero, zero, zero) != 0:
+        raise OSError("the launcher stays dumpable")
+    # Python answers SIGINT with an exception. With the default disposition no signal from inside reaches pid 1.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def first_process():
+    """When this process started, unix microseconds, rounded up to the kernel's clock tick."""
+    ticks = int(read_small("/proc/self/stat").rsplit(b")", 1)[1].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - (ticks + 1) / os.sysconf("SC_CLK_TCK")
+    return int((time.time() - max(age, 0.0)) * 1_000_000)
+
+
+def start(config, streams):
+    """Fork the command; (pid, 0), or (0, errno) when it could not be executed."""
+    told, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child(config, streams)
+        except OSError as error:
+            os.write(tell, b"%d" % (error.errno or 1))
+        except BaseException:
+            os.write(tell, b"1")
+        finally:
+            os._exit(127)
+    os.close(tell)
+    said = os.read(told, 16)
+    os.close(told)
+    if said:
+        os.waitpid(pid, 0)
+        return 0, int(said)
+    return pid, 0
+
+
+def child(config, streams):
+    """Between fork and exec: own session, limits, streams on 0 to 3; all else closes on exec."""
+    os.setsid()
+    # Every source goes far above 3 first, or one dup2 could overwrite the next one's source.
+    for target, source in enumerate([fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 64) for stream in streams]):
+        os.dup2(source, target, inheritable=True)
+    for number in sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
+    # One byte of core is the value for which the kernel starts no dump helper on the host.
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (config.file, config.file))
+    ceiling = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = 4096 if ceiling == resource.RLIM_INFINITY else min(4096, ceiling)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, files), files))
+    if config.nproc:
+        # The launcher counts too, and one more lets the watch see that the limit was passed.
+        resource.setrlimit(resource.RLIMIT_NPROC, (config.processes + 2, config.processes + 2))
+    if config.uid:
+        os.setgroups([])
+        os.setresgid(config.uid, config.uid, config.uid)
+        os.setresuid(config.uid, config.uid, config.uid)
+    os.chdir(config.cwd)
+    os.execvpe(config.argv[0], config.argv, config.env)
+
+
+class Run:
+    """One command from its start to the last process of the sandbox."""
+
+    def __init__(self, config, lifeline):
+        self.config, self.lifeline = config, lifeline
+        self.pid, self.status, self.end = 0, None, None
+        self.report, self.stdout, self.stderr = bytearray(), bytearray(), bytearray()
+        self.said = {"report": 0, "output": 0}
+        self.streams = {}
+
+    def over(self, limit):
+        """The first limit that was passed names the end."""
+        if self.end is None:
+            self.end = ("over", 0, limit)
+
+    def go(self):
+        """Run to the end; afterwards no other process lives in this pid namespace."""
+        (in_r, in_w), (out_r, out_w), (err_r, err_w), (rep_r, rep_w) = (os.pipe() for _ in range(4))
+        deadline = time.monotonic() + self.config.wall
+        self.pid, problem = start(self.config, (in_r, out_w, err_w, rep_w))
+        for descriptor in (in_r, out_w, err_w, rep_w):
+            os.close(descriptor)
+        if problem:
+            self.end = ("setup", problem, "")
+            return
+        self.streams = {out_r: (self.stdout, "output"), err_r: (self.stderr, "output"), rep_r: (self.report, "report")}
+        try:
+            self.supervise(in_w, deadline)
+            self.measure()  # what the command left running behind it still counts
+        finally:
+            self.kill_all()
+        for descriptor in self.streams:
+            while self.end is None and self.drain(descriptor):
+                pass
+        if self.end is None:
+            self.measure_files()
+        if self.end is None:
+            self.end = said_by(self.status)
+
+    def supervise(self, stdin, deadline):
+        """Feed and read until the command itself ends or a limit is passed; what its children hold open is not waited for."""
+        poll = select.poll()
+        poll.register(os.pidfd_open(self.pid), select.POLLIN)
+        if self.lifeline >= 0:
+            poll.register(self.lifeline, 0)
+        left = memoryview(self.config.stdin)
+        os.set_blocking(stdin, False)
+        poll.register(stdin, select.POLLOUT)
+        for descriptor in self.streams:
+            os.set_blocking(descriptor, False)
+            poll.register(descriptor, select.POLLIN)
+        look = time.monotonic() + _TICK
+        while not self.reap() and self.end is None:
+            now = time.monotonic()
+            if now >= deadline:
+                self.over("wall")
+            elif now >= look:
+                self.measure()
+                # A watch that looks at a thousand processes must not become the load itself.
+                look = time.monotonic() + max(_TICK, 10 * (time.monotonic() - now))
+            else:
+                for descriptor, _ in poll.poll(1 + int(1000 * (min(look, deadline) - now))):
+                    if descriptor == self.lifeline:
+                        self.kill_all()
+                        os._exit(1)
+                    elif descriptor in self.streams:
+                        if self.drain(descriptor) is None:
+                            poll.unregister(descriptor)
+                    elif descriptor == stdin:
+                        left = feed(stdin, left)
+                        if not left:
+                            poll.unregister(stdin)
+                            os.close(stdin)
+
+    def reap(self):
+        """Collect every process that has ended; true once the command itself is among them."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid = 0
+            if pid == self.pid:
+                self.status = status
+            if pid == 0:
+                return self.status is not None
+
+    def drain(self, descriptor):
+        """Read once: how much came, 0 where nothing is there, None at the end. Past its cap a stream ends the run."""
+        kept, limit = self.streams[descriptor]
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return 0
+        self.said[limit] += len(data)
+        if self.said[limit] > getattr(self.config, limit):
+            self.over(limit)
+        elif limit == "report" or len(kept) <= KEEP:
+            kept += data
+        else:
+            kept[:] = kept[len(data) - KEEP :] + data
+        return len(data) or None
+
+    def measure(self):
+        """Look at processes, memory and disk from outside the command; name the first limit that is passed."""
+        tasks, resident, pids, me = 0, 0, [], str(os.getpid())
+        for name in os.listdir("/proc"):
+            if name.isdigit() and name != me:
+                line = read_small("/proc/" + name + "/stat").rsplit(b")", 1)[-1].split()
+                if len(line) > 21:
+                    tasks += int(line[17])
+                    resident += int(line[21]) * _PAGE
+                    pids.append(name)
+        if tasks > self.config.processes:
+            self.over("processes")
+        limit = self.config.memory - segments()
+        if resident > limit and sum(map(proportional, pids)) > limit:
+            self.over("memory")
+        used = inodes = 0
+        for folder in self.config.writable:
+            state = os.statvfs(folder)
+            used += (state.f_blocks - state.f_bfree) * state.f_frsize
+            inodes += state.f_files - state.f_ffree
+        if used > self.config.disk or inodes > max(1 << 14, self.config.disk >> 12):
+            self.over("disk")
+
+    def measure_files(self):
+        """A file as large as the limit was stopped there: Python ignores SIGXFSZ, so the exit status does not tell."""
+        waiting, seen = list(self.config.writable), 0
+        while waiting and seen < _MOST_FILES and self.end is None:
+            try:
+                with os.scandir(waiting.pop()) as entries:
+                    for entry in entries:
+                        seen += 1
+                        state = entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(state.st_mode):
+                            waiting.append(entry.path)
+                        elif stat.S_ISREG(state.st_mode) and state.st_size >= self.config.file:
+                            self.over("file")
+            except OSError:
+                continue  # closed or too deep to name: only the naming of the end suffers
+
+    def kill_all(self):
+        """Every other process of the pid namespace dies, whatever session or group it hides in."""
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            try:
+                os.kill(-1, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            try:
+                while True:
+                    pid, status = os.waitpid(-1, os.WNOHANG)
+                    if pid == self.pid and self.status is None:
+                        self.status = status
+                    if pid == 0:
+                        time.sleep(0.001)
+                        break
+            except ChildProcessError:
+                return
+
+
+def said_by(status):
+    """What waitpid says: exit(137) is an exit, and only a signal is a signal."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return ("over", 0, "file") if number == signal.SIGXFSZ else ("signalled", number, "")
+    return ("exited", os.WEXITSTATUS(status), "")
+
+
+def feed(descriptor, data):
+    """Write what fits; what is left. A reader that went away is served."""
+    try:
+        return data[os.write(descriptor, data[: 1 << 16]) :]
+    except BlockingIOError:
+        return data
+    except OSError:
+        return data[:0]
+
+
+def read_small(path):
+    """A file of /proc, b"" when its process is gone or closed to us."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def proportional(pid):
+    """A process's share of the memory it maps, in bytes; all of it where the process hides its map."""
+    for line in read_small("/proc/" + pid + "/smaps_rollup").split(b"\n"):
+        if line.startswith(b"Pss:"):
+            return int(line.split()[1]) << 10
+    line = read_small("/proc/" + pid + "/stat").rsplit(b")", 1)[-1].split()
+    return int(line[21]) * _PAGE if len(line) > 21 else 0
+
+
+def segments():
+    """Bytes in System V segments that no process maps."""
+    rows = [line.split() for line in read_small("/proc/sysvipc/shm").split(b"\n")[1:]]
+    return sum(int(row[14]) + int(row[15]) for row in rows if len(row) > 15 and row[6] == b"0")
+
+
+def collect(config, root=b"/out"):
+    """The declared outputs that are regular files: (index, bytes). No link is followed, no folder on the way either."""
+    found, left = [], config.disk
+    for index, name in enumerate(config.outputs):
+        try:
+            *folders, last = name.split(b"/")
+            where = os.open(root, os.O_PATH | os.O_DIRECTORY)
+            for folder in folders:
+                where = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=where)
+            file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=where)
+            state = os.fstat(file)
+            if stat.S_ISREG(state.st_mode) and state.st_size <= min(config.file, left):
+                found.append((index, exactly(file, state.st_size)))
+                left -= state.st_size
+        except (OSError, EOFError):
+            continue  # not there, or not a plain file: then it was not delivered
+    return found
+
+
+def result(config, run, began, problem=""):
+    """The framed result."""
+    how, code, limit = run.end if run is not None else ("failed", 0, "")
+    outputs = collect(config) if how == "exited" else []
+    parts = [bytes(run.report), bytes(run.stdout), bytes(run.stderr)] if run is not None else [b"", b"", b""]
+    safe = "".join(c if c.isalnum() or c in " .,:/_-'[]()" else "?" for c in problem.encode("ascii", "replace").decode())
+    header = (
+        '{"nonce":"%s","how":"%s","code":%d,"limit":"%s","first_process":%d,"problem":"%s","sizes":[%d,%d,%d],"outputs":[%s]}'
+        % (
+            config.nonce.decode("ascii"),
+            how,
+            code,
+            limit,
+            began,
+            safe,
+            *map(len, parts),
+            ",".join("[%d,%d]" % (index, len(data)) for index, data in outputs),
+        )
+    ).encode("ascii")
+    return b"".join([MAGIC, len(header).to_bytes(8, "big"), header, *parts, *(data for _, data in outputs)])
+
+
+def serve(config, lifeline):
+    """Run the configured command and return the framed result; trouble of our own is "failed", never an exit status."""
+    began, run = 0, None
+    try:
+        if os.getpid() != 1:
+            raise OSError("not the first process of a pid namespace")
+        began = first_process()
+        run = Run(config, lifeline)
+        run.end = None if config.argv else ("exited", 0, "")
+        if config.argv:
+            run.go()
+        return result(config, run, began)
+    except Exception as error:
+        return result(config, None, began, "%s: %s" % (type(error).__name__, error))
+
+
+def main(arguments):
+    """Choose the front end."""
+    harden()
+    if arguments[0] == "fd":
+        source, sink = int(arguments[1]), int(arguments[2])
+        low, high = sorted((source, sink))
+        for first, last in ((3, low), (low + 1, high), (high + 1, 1 << 16)):
+            os.closerange(first, last)
+        for descriptor in (source, sink):
+            os.set_inheritable(descriptor, False)
+        data = serve(read_config(source), source)
+    else:
+        source = os.open(arguments[1], os.O_RDONLY)
+        config = read_config(source)
+        config.uid = int(arguments[3])
+        data = serve(config, -1)
+        # Only root may enter: the command, long dead, could never have named this file.
+        os.makedirs(arguments[2], mode=0o700, exist_ok=True)
+        sink = os.open(os.path.join(arguments[2], "result"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(sink, view) :]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
