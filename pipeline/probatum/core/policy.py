@@ -64,6 +64,12 @@ class LimitsPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: Size = "16MiB"
 
 
+class SealPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``max_days``: how old ci/seal.lock may get before a human must seal again; nothing named: any age."""
+
+    max_days: Annotated[int, msgspec.Meta(ge=1, le=3650)] | None = None
+
+
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``ci/gate.yaml`` at base.
 
@@ -80,6 +86,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     writable: tuple[str, ...] = ()
     env: dict[str, str] = {}
     limits: LimitsPolicy = LimitsPolicy()
+    seal: SealPolicy = SealPolicy()
     checks: dict[str, dict[str, Any]] = msgspec.field(default_factory=lambda: {name: {} for name in THREE})
     engine: str = "any"
     freeze_clock: bool | None = None
