@@ -1,0 +1,335 @@
+"""Only ``ls-remote`` and ``fetch`` touch the workspace; everything else happens in a private bare cache.
+
+The workspace may belong to the patch's author, its ``.git`` included. So git runs with an environment and a
+configuration of ours alone, and even the serving side (``upload-pack``, which reads the workspace's configuration) gets
+ours on its command line, where it wins. Objects are checked as they arrive, and what is judged is commits, never files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from ..errors import EngineUnavailable, UsageError
+
+OLDEST = (2, 39, 4)
+"""From here on upload-pack does not fetch missing objects by itself (CVE-2024-32004), which runs configured commands."""
+
+WAIT = 600.0
+"""Seconds that one git command may take: a named pipe in a hostile ``.git`` would hold it for ever."""
+
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+SERVING = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.alternateRefsCommand=false",
+    "core.sshCommand=false",
+    "core.gitProxy=false",
+    "protocol.allow=never",
+    "uploadpack.allowAnySHA1InWant=true",
+    "uploadpack.allowFilter=false",
+    "transfer.hideRefs=!refs",
+    "uploadpack.hideRefs=!refs",
+    "pack.threads=1",
+)
+"""What the serving side is told over the workspace's own configuration."""
+
+HARMLESS = """
+    badDate badDateOverflow badEmail badFilemode badName badTimezone extraHeaderEntry gitignoreSymlink mailmapSymlink
+    gitattributesSymlink gitmodulesParse gitmodulesLarge gitmodulesSymlink missingEmail missingNameBeforeEmail
+    missingSpaceBeforeDate missingSpaceBeforeEmail missingTaggerEntry badTagName multipleAuthors nulInCommit zeroPaddedDate
+    zeroPaddedFilemode
+"""
+"""Flaws in old commits of honest projects, none of which bends a tree: noted by fsck, not refused."""
+
+CONFIG = """[core]
+	repositoryformatversion = {version}
+	filemode = true
+	bare = true
+	hooksPath = /dev/null
+	fsmonitor = false
+	logAllRefUpdates = false
+	attributesFile = /dev/null
+	excludesFile = /dev/null
+	commitGraph = false
+	multiPackIndex = false
+	protectHFS = true
+	protectNTFS = true
+[transfer]
+	fsckObjects = true
+[fetch]
+	unpackLimit = 1
+	writeCommitGraph = false
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[protocol]
+	version = 2
+[protocol "file"]
+	allow = always
+{extra}[fetch "fsck"]
+"""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How one git command ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def reason(self) -> str:
+        """The last line that git had to say, without its prefix."""
+        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
+        told = [line for line in lines if re.match(r"(fatal|error|remote error):", line)] or lines
+        return re.sub(r"^(fatal|error): ", "", told[0]) if told else f"exit {self.code}"
+
+
+class Git:
+    """Git with our configuration and nobody else's. ``home`` is a private folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        private_folder(home)
+        settings = home / "config"
+        write_if_changed(settings, b"[safe]\n\tdirectory = *\n")
+        path = os.pathsep.join(p for p in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(p))
+        found = shutil.which("git", path=path)
+        if found is None:
+            raise UsageError("git", "not found on PATH", f"install git {version_text(OLDEST)} or later")
+        self.program = found
+        self.env = {
+            "PATH": path,
+            "HOME": "/nonexistent",
+            "XDG_CONFIG_HOME": "/nonexistent",
+            "LC_ALL": "C",
+            "GIT_ALLOW_PROTOCOL": "file",
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": str(settings),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_SYSTEM": "/dev/null",
+            "GIT_DIR": "/nonexistent",
+            "GIT_GRAFT_FILE": "/nonexistent/grafts",
+            "GIT_NO_LAZY_FETCH": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+        }
+        self._check_version()
+
+    def _check_version(self) -> None:
+        said = self.run(["version"]).out.decode("ascii", "replace")
+        match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", said)
+        found = (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
+        if found < OLDEST:
+            raise UsageError(
+                "git", f"{said.strip() or 'no version'} is too old", f"install git {version_text(OLDEST)} or later"
+            )
+
+    def start(
+        self, arguments: Iterable[str], *, at: Path | None = None, keep: tuple[int, ...] = (), stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        """A git process in a session of its own; ``at`` is the git directory, ``keep`` are descriptors it inherits."""
+        env = self.env if at is None else {**self.env, "GIT_DIR": str(at)}
+        try:
+            return subprocess.Popen(
+                [self.program, *arguments],
+                cwd=self.home,
+                env=env,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE if stdin == subprocess.DEVNULL else subprocess.DEVNULL,
+                pass_fds=keep,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineUnavailable("git", f"cannot start it: {error.strerror}") from None
+
+    def run(self, arguments: Iterable[str], *, at: Path | None = None, keep: tuple[int, ...] = ()) -> Ended:
+        """The end of one git command. Raises EngineUnavailable when it takes longer than WAIT seconds."""
+        return finish(self.start(arguments, at=at, keep=keep))
+
+    def serving(self) -> str:
+        """The command line of the serving side; git adds the quoted path."""
+        words = [f"'{self.program}'", *(f"-c '{setting}'" for setting in SERVING), "upload-pack", f"--timeout={WAIT:.0f}"]
+        return "GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/nonexistent/grafts " + " ".join(words)
+
+
+def finish(process: subprocess.Popen[bytes]) -> Ended:
+    """Waits for a started command; one that overstays is killed with everything it started."""
+    try:
+        out, err = process.communicate(timeout=WAIT)
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise EngineUnavailable("git", f"no answer within {WAIT:.0f} s", "look for named pipes in its .git") from None
+        raise
+    return Ended(process.returncode, out, (err or b"").decode("utf-8", "backslashreplace"))
+
+
+def version_text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+class Cache:
+    """A bare repository of ours that holds what was fetched from one workspace. A ref under ``refs/kept`` says that a
+
+    commit is there with everything it needs: git writes it after the objects were checked and found connected.
+    """
+
+    def __init__(self, git: Git, key: str, object_format: str) -> None:
+        self.git = git
+        self.path = git.home / key
+        self.lock_path = git.home / f"{key}.lock"
+        self.object_format = object_format
+
+    def ready(self) -> None:
+        """The folder is there, ours alone, and configured as written here, whatever happened to it before."""
+        for name in ("", "objects", "objects/pack", "objects/info", "refs", "refs/kept"):
+            private_folder(self.path / name)
+        extra = "" if self.object_format == "sha1" else "[extensions]\n\tobjectformat = sha256\n"
+        text = CONFIG.format(version=1 if extra else 0, extra=extra) + "".join(
+            f"\t{name} = ignore\n" for name in HARMLESS.split()
+        )
+        write_if_changed(self.path / "config", text.encode())
+        write_if_changed(self.path / "HEAD", b"ref: refs/heads/none\n")
+        for name in ("objects/info/alternates", "objects/info/http-alternates", "info/grafts", "info/attributes"):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                (self.path / name).unlink()
+
+    def has(self, oid: str) -> bool:
+        """Whether the commit was fetched whole."""
+        try:
+            return (self.path / "refs/kept" / oid).read_text() == oid + "\n"
+        except OSError:
+            return False
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[int]:
+        """One gate at a time writes. Children inherit the lock, so that it outlives a killed gate as long as they do."""
+        handle = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            deadline = time.monotonic() + WAIT
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise EngineUnavailable(str(self.lock_path), f"another gate held it for {WAIT:.0f} s") from None
+                    time.sleep(0.02)
+            yield handle
+        finally:
+            os.close(handle)
+
+    def tidy(self) -> None:
+        """Under the lock nobody else writes: what a killed git left (locks, half packs) goes, old refs go, packs are joined."""
+        for folder in (self.path, self.path / "refs/kept"):
+            for left in folder.glob("*.lock"):
+                left.unlink()
+        packs = self.path / "objects/pack"
+        for left in packs.glob("tmp_*"):
+            left.unlink()
+        kept = sorted(self.path.glob("refs/kept/*"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for old in kept[400:]:
+            old.unlink()
+        if len(list(packs.glob("*.pack"))) > 60:
+            self.git.run(["repack", "-a", "-d", "-q"], at=self.path)
+
+    def fetch(self, source: Path, wanted: Iterable[str], handle: int, *, shallow: bool = False) -> Ended:
+        """Brings ``wanted`` (full hashes) over, with their history."""
+        self.tidy()
+        command = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance"]
+        if shallow:
+            command.append("--update-shallow")
+        command += [f"--upload-pack={self.git.serving()}", "--", str(source), *(f"{oid}:refs/kept/{oid}" for oid in wanted)]
+        return self.git.run(command, at=self.path, keep=(handle,))
+
+
+def private_folder(path: Path) -> None:
+    """The folder exists, is no link, is ours, and nobody else may enter it."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise UsageError(str(path), "not a folder of ours", "remove it, or set PROBATUM_CACHE to another folder")
+        if stat.S_IMODE(found.st_mode) != 0o700:
+            path.chmod(0o700)
+    except OSError as error:
+        raise EngineUnavailable(str(path), f"cannot make the cache: {error.strerror}", "set PROBATUM_CACHE") from None
+
+
+def write_if_changed(path: Path, data: bytes) -> None:
+    """``path`` holds ``data``; written aside and renamed, so that a reader sees all or nothing."""
+    with contextlib.suppress(OSError):
+        if not path.is_symlink() and path.read_bytes() == data:
+            return
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(data)
+        aside.replace(path)
+    except OSError as error:
+        raise EngineUnavailable(str(path), f"cannot write it: {error.strerror}") from None
+
+
+def find_repository(start: Path) -> Path:
+    """The nearest folder upwards that git would serve: one with ``.git``, or a bare repository."""
+    try:
+        folder = start.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise UsageError(str(start), "no such folder", "give --repo an existing repository") from None
+    for candidate in (folder, *folder.parents):
+        if os.path.lexists(candidate / ".git"):
+            return candidate
+        if all((candidate / name).exists() for name in ("HEAD", "objects", "refs")):
+            return candidate
+    raise UsageError(str(start), "not a git repository", "give --repo a folder that git init or git clone made")
+
+
+def list_refs(git: Git, source: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """(ref name to commit, tags peeled; symbolic ref to its target), as the workspace serves them."""
+    ended = git.run(["ls-remote", "--symref", f"--upload-pack={git.serving()}", "--", str(source)])
+    if ended.code:
+        raise UsageError(str(source), f"git cannot read it: {ended.reason}", "check that it is a whole git repository")
+    refs: dict[str, str] = {}
+    links: dict[str, str] = {}
+    for line in ended.out.decode("utf-8", "surrogateescape").split("\n"):
+        value, _, name = line.partition("\t")
+        if value.startswith("ref: "):
+            links[name] = value[5:]
+        elif name.endswith("^{}"):
+            refs[name[:-3]] = value
+        elif name:
+            refs[name] = value
+    return refs, links
+
+
+def cache_folder() -> Path:
+    """The gate's cache: ``$PROBATUM_CACHE``, else ``$XDG_CACHE_HOME/probatum``, else ``~/.cache/probatum``."""
+    named = os.environ.get("PROBATUM_CACHE")
+    if named:
+        return Path(named).absolute()
+    above = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(above if os.path.isabs(above) else Path.home() / ".cache") / "probatum"
+
+
+def cache_key(source: Path) -> str:
+    """One cache per workspace path."""
+    return hashlib.sha256(os.fsencode(source)).hexdigest()[:32]
