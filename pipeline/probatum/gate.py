@@ -20,6 +20,7 @@ from .core.policy import Policy
 from .core.records import Decision, PlanBody, VerdictBody
 from .core.stage import Blob, End, Engine, Facts, Limits, Mount, Outcome, Runtime, Stage, Tree
 from .errors import EngineUnavailable, PolicyError, ProbatumError
+from .host.env import gate_argv
 from .host.store import Store
 
 TOOL = f"probatum/{__version__}"
@@ -53,7 +54,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     patch: Patch
     note: Note
     policy_source: str
-    policy_data: bytes
+    policy_digest: str
 
 
 async def run(request: Request, seen: Seen, engine: Engine, gate_runtime: Runtime, progress: Progress) -> Decision:
@@ -86,7 +87,7 @@ class _Gate:
     ) -> None:
         self.request, self.patch, self.engine, self.store = request, seen.patch, engine, store
         self.seen, self.required, self.progress = seen, required, progress
-        self.policy_digest = canonical.digest(seen.policy_data)
+        self.policy_digest = seen.policy_digest
         self.nonce = secrets.token_hex(16)
         self.have: dict[str, Any] = {}
         self.facts = Facts(name="")
@@ -103,7 +104,7 @@ class _Gate:
             authority="advisory" if self.request.why_advisory else "deciding",
             why_advisory=self.request.why_advisory,
             policy_source=self.seen.policy_source,
-            policy=_without_floats(msgspec.to_builtins(policy)),
+            policy=plain(policy),
             now=self.patch.now,
             seed=self.patch.seed,
         )
@@ -215,7 +216,7 @@ class _Gate:
 
 def _trusted(name: str, runtime: Runtime, argv: tuple[str, ...], records: Mapping[str, bytes]) -> Stage:
     files = {record.encode(): Blob(0o100644, data=data) for record, data in records.items()}
-    command = ("{python}", *argv, "--evidence", "/evidence", "--report-fd", "3")
+    command = gate_argv(*argv, "--evidence", "/evidence", "--report-fd", "3")
     mounts = (Mount("/evidence", Tree(files)),)
     return Stage(name=name, trust="trusted", runtime=runtime, mounts=mounts, argv=command, limits=Limits(wall=120))
 
@@ -246,16 +247,19 @@ def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
     return next((error for error in flat if isinstance(error, ProbatumError)), flat[0])
 
 
-def _without_floats(value: Any) -> Any:
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, dict):
-        return {key: _without_floats(item) for key, item in value.items()}
-    return [_without_floats(item) for item in value] if isinstance(value, (list, tuple)) else value
+def plain(policy: Policy) -> dict[str, Any]:
+    """The policy as plain data for a record; a float becomes its text, because a float has no canonical form."""
+
+    def without_floats(value: Any) -> Any:
+        if isinstance(value, float):
+            return repr(value)
+        if isinstance(value, dict):
+            return {key: without_floats(item) for key, item in value.items()}
+        return [without_floats(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    found: dict[str, Any] = without_floats(msgspec.to_builtins(policy))
+    return found
 
 
 def _now() -> int:
     return time.time_ns() // 1000
-
-
-__all__ = ["Policy", "Progress", "Request", "Seen", "run"]

@@ -23,7 +23,7 @@ FREE: frozenset[Class] = frozenset({"product", "proposed", "docs"})
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``edits``: what a patch that changes a sealed test in place gets. ``allow``: classes that may ride with product unheld."""
+    """``edits``: what a patch gets that changes a sealed test in place. ``allow``: classes that may ride with product."""
 
     edits: Literal["block"] = "block"
     allow: tuple[Literal["environment", "cassette", "other"], ...] = ()

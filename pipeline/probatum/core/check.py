@@ -38,17 +38,19 @@ class Change(msgspec.Struct, frozen=True):
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
     """What the checks plan from. ``read`` gives a blob's bytes by object id; ``base`` and ``merged`` are whole trees.
+    ``classes`` are the changed paths' (both sides and content considered), ``class_of`` is any path's by name alone.
 
     ``sealed`` is the oracle as a human sealed it: path to blob (strict: base's own files; in place: the pinned ones).
-    ``modules`` are the sealed test modules, sorted. ``environment`` is the runtime of base's tests, ``generated`` the files that
-    a build of base adds to its tree (version files), ``probe`` what runs beside the tests. ``seed`` is a fresh
-    nonce of this gate; ``now`` its one clock reading, unix seconds.
+    ``modules`` are the sealed test modules, sorted. ``environment`` is the runtime of base's tests, ``generated`` the
+    files that a build of base adds to its tree (version files), ``probe`` what runs beside the tests. ``seed`` is a
+    fresh nonce of this gate; ``now`` its one clock reading, unix seconds.
     """
 
     subject: Subject
     policy: Policy
     changes: tuple[Change, ...]
     classes: Mapping[bytes, Class]
+    class_of: Callable[[bytes], Class]
     base: Tree
     merged: Tree
     sealed: Tree

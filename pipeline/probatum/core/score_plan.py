@@ -1,0 +1,107 @@
+"""The stages behind src_score: base, then the real run, its twins and the proposed tests, then what they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..errors import PolicyError
+from .canonical import escape
+from .check import Have, Note, Patch
+from .records import PatchBody, SuiteBody
+from .stage import Outcome, Stage, Tree
+from .suite import Job, base_tree, scored_tree, suite_stage
+from .table import self_referential
+from .testimony import folded, parse, parse_jobs
+
+PARTS = ("base", "run", "twins", "twincheck", "recheck", "proposed", "proposedbase")
+FOLDED = ("twins", "twincheck")
+RED = ("failed", "error")
+
+
+def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
+    """Nothing for a patch that conflicts, moves oracle and product together, or has a broken oracle: it is not scored.
+
+    Raises PolicyError where base's own sealed tests cannot be run: a defect of base is exit 2.
+    """
+    record = have.get("patch")
+    if not isinstance(record, PatchBody) or record.conflict or record.oracle or self_referential(record):
+        return
+    before = base_tree(patch, patch.class_of)
+    yield suite_stage(patch, "base", [Job(label="", tree=before, modules=patch.modules)], trust="base", reusable=True)
+    base = have.get("suite.base")
+    if base is None:
+        return
+    _usable(base)
+    after = scored_tree(patch, patch.class_of)
+    yield suite_stage(patch, "run", [Job(label="", tree=after, modules=patch.modules)], trust="candidate")
+    yield from _proposed(patch, record, before, after)
+    if "suite.run" in have:
+        red = newly_red(base, have["suite.run"])
+        if red:
+            job = Job(label="", tree=before, modules=patch.modules, ids=red)
+            yield suite_stage(patch, "recheck", [job], trust="base")
+
+
+def read(stage: Stage, outcome: Outcome) -> Note:
+    """The probe's report as a SuiteBody; a stage of several jobs is folded into one (ids become ``LABEL ID``)."""
+    part = stage.name.removeprefix("suite.")
+    body = folded(stage, parse_jobs(stage, outcome)) if part in FOLDED else parse(outcome)
+    return Note(kind="suite", part=part, body=body, input_digest=stage.digest, outcome=outcome)
+
+
+def newly_red(base: SuiteBody, run: SuiteBody) -> tuple[str, ...]:
+    """Node ids that are red in ``run`` and were not on base."""
+    was = {row.id: row.outcome for row in base.tests}
+    return tuple(row.id for row in run.tests if row.outcome in RED and row.id in was and was[row.id] not in RED)
+
+
+def proposed_modules(patch: Patch, record: PatchBody) -> tuple[bytes, ...]:
+    """Changed test modules of the merged tree that are nobody's oracle."""
+    free = {edit.path for edit in record.edits if edit.as_ == "proposed"}
+    rows = [change.path for change in patch.changes if change.new is not None]
+    return tuple(sorted(path for path in rows if (escape(path) in free or _is(patch, path)) and _is_test(path)))
+
+
+def _is(patch: Patch, path: bytes) -> bool:
+    return patch.classes.get(path) == "proposed"
+
+
+def _is_test(path: bytes) -> bool:
+    name = path.rsplit(b"/", 1)[-1]
+    return name.endswith(b".py") and (name.startswith(b"test_") or name.endswith(b"_test.py"))
+
+
+def _proposed(patch: Patch, record: PatchBody, before: Tree, after: Tree) -> Iterator[Stage]:
+    modules = proposed_modules(patch, record)
+    if not modules:
+        return
+    free = {edit.path for edit in record.edits if edit.as_ == "proposed"}
+    files = {
+        path: blob for path, blob in patch.merged.files.items() if patch.class_of(path) == "proposed" or escape(path) in free
+    }
+    for part, tree in (("proposed", after), ("proposedbase", before)):
+        job = Job(label="", tree=tree.with_files(files), modules=modules)
+        yield suite_stage(patch, part, [job], trust="candidate")
+
+
+def _share(patch: Patch) -> float:
+    options: Any = patch.policy.checks.get("src_score", {}).get("twins", {})
+    return float(options.get("share", 0.25))
+
+
+def _usable(base: SuiteBody) -> None:
+    """Base's sealed tests ran to their end and there is at least one, or the gate cannot judge."""
+    where, remedy = "base's sealed tests", "mend base first; try: probatum doctor"
+    tail = f": {base.tail.splitlines()[-1]}" if base.tail else ""
+    if base.end.how == "over":
+        raise PolicyError(where, f"go over the {base.end.limit} limit", "raise it under limits: in ci/gate.yaml")
+    if base.end.how != "exited" or base.junk or not base.finished:
+        raise PolicyError(
+            where, f"did not run to their end ({base.end.how} {base.end.code}{base.junk and ', ' + base.junk}){tail}", remedy
+        )
+    errors = [f"{path}: {error}" for path, error in base.modules.items() if error]
+    if not base.tests and errors:
+        raise PolicyError(where, f"cannot be collected: {errors[0]}", remedy)
+    if not base.tests:
+        raise PolicyError(where, "hold no test", "seal at least one")

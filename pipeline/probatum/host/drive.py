@@ -1,0 +1,117 @@
+"""Puts a gate's parts together on this host: repository, environment, engine, event loop, signals."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from importlib import resources
+from pathlib import Path
+from types import FrameType
+
+import anyio
+
+from .. import checks
+from .. import gate as steps
+from ..core import canonical
+from ..core.check import Note
+from ..core.policy import BUILT_IN, Policy
+from ..core.records import Decision
+from ..core.stage import Engine, Place, Runtime, Tree
+from ..core.suite import probe_tree
+from ..errors import EngineUnavailable, UsageError
+from . import env
+from .observe import look, observe
+from .tree import Trees
+from .workspace import Workspace
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+def cache_folder() -> Path:
+    """``$PROBATUM_CACHE``, else ``$XDG_CACHE_HOME/probatum``, else ``~/.cache/probatum``."""
+    named = os.environ.get("PROBATUM_CACHE")
+    if named:
+        return Path(named).absolute()
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "probatum"
+
+
+def gate(request: steps.Request, progress: steps.Progress) -> Decision:
+    """One gate from request to decision. Raises ProbatumError where it could not judge, KeyboardInterrupt on ^C or SIGTERM."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    cache = cache_folder()
+    work = Path(tempfile.mkdtemp(prefix="probatum-"))
+    try:
+        with Workspace(request.repo, cache) as workspace:
+            return _gate(request, progress, workspace, cache, work)
+    except OSError as error:
+        if error.errno in DISK:
+            where = str(error.filename or work)
+            raise EngineUnavailable(where, error.strerror or "disk error", "make room and run the gate again") from None
+        raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _gate(request: steps.Request, progress: steps.Progress, workspace: Workspace, cache: Path, work: Path) -> Decision:
+    now, seed = int(time.time()), secrets.token_hex(16)
+    base = look(workspace, request.base or None, request.head or None, load)
+    if base.source == BUILT_IN:
+        progress.note(f"no ci/gate.yaml at base: the {BUILT_IN} applies")
+    built = env.environment(base.policy, base.base, workspace.objects.read, cache)
+    for line in built.notes:
+        progress.note(line)
+    patch, body = observe(
+        workspace,
+        base,
+        environment=built.runtime,
+        probe=probe_tree(probe_files()),
+        generated=built.generated,
+        installed=built.names,
+        seed=seed,
+        now=now,
+    )
+    digest = canonical.digest_of([base.source, steps.plain(base.policy)])
+    note = Note(kind="patch", part="", body=body, input_digest=canonical.digest_of([base.base.digest, base.merged.digest]))
+    seen = steps.Seen(patch=patch, note=note, policy_source=base.source, policy_digest=digest)
+    runtime, place = env.gate_place()
+    trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
+    places = env.places((runtime, place), (built.runtime, built.place))
+    engine = choose_engine(request.engine, base.policy.engine, trees, places, cache)
+    return anyio.run(steps.run, request, seen, engine, runtime, progress)
+
+
+def load(data: bytes) -> Policy:
+    """Base's ``ci/gate.yaml``, each check's part read by the check's own Options."""
+    from ..core.yaml12 import load_policy
+
+    return load_policy(data, {name: checks.load(name).Options for name in checks.names()})
+
+
+def choose_engine(asked: str, policy: str, trees: Trees, places: Callable[[Runtime], Place], cache: Path) -> Engine:
+    """``--engine``, else policy's, else bubblewrap. Raises UsageError when policy demands another or nobody knows it."""
+    if asked and policy != "any" and asked != policy:
+        raise UsageError(f"--engine {asked}", f"base's policy demands {policy}", "leave --engine out")
+    name = asked or (policy if policy != "any" else "bubblewrap")
+    if name == "bubblewrap":
+        from ..engines.bubblewrap import Bubblewrap
+
+        return Bubblewrap(trees=trees, places=places, cache=cache)
+    raise UsageError(f"engine {name}", "is not known", "use bubblewrap")
+
+
+def probe_files() -> Mapping[str, bytes]:
+    """The probe's sources, by name."""
+    folder = resources.files("probatum.probe")
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name.endswith(".py")}
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """SIGTERM is a ^C: the event loop knows how to end on that one."""
+    os.kill(os.getpid(), signal.SIGINT)
