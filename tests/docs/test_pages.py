@@ -20,9 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CHECKS = ROOT / "pipeline" / "probatum" / "checks"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *CHECKS.glob("*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
-WORDS = """subject predicate evidence attestation stage lane policy rule finding verdict decision deciding advisory seal approval
-digest shard lease quarantine manifest receipt admission slot cassette plan twin watch probe launcher engine oracle join patch base
-head"""
+WORDS = """
+    subject predicate evidence attestation stage lane policy rule finding verdict decision deciding advisory seal approval
+    digest shard lease quarantine manifest receipt admission slot cassette plan twin watch probe launcher engine oracle
+    join patch base head
+"""
 BLOCK = re.compile(r"^```.*?^```", re.M | re.S)
 
 
