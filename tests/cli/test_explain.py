@@ -82,10 +82,10 @@ def test_an_unknown_name_is_a_usage_error_with_the_nearest(what: str, near: str)
 
 
 def test_the_policy_that_is_printed_means_what_no_policy_means(capsys: pytest.CaptureFixture[str]) -> None:
-    from probatum.core import yaml12
+    from probatum.host import drive
 
     assert cli.main(["explain", "policy"]) == 0
-    loaded = yaml12.policy(capsys.readouterr().out.encode())
+    loaded = drive.load(capsys.readouterr().out.encode())
     assert loaded.required == STRICT.required
     plain = {**policy.defaults(), "checks": {}}
     assert {**policy.msgspec.to_builtins(loaded), "checks": {}} == plain

@@ -121,11 +121,11 @@ def test_the_table_of_keys_is_current() -> None:
 
 
 def test_the_short_policy_of_the_page_is_a_policy() -> None:
-    from probatum.core import yaml12
+    from probatum.host import drive
 
     example = re.search(r"```yaml\n(.*?)```", text("docs/policy.md"), re.S)
     assert example is not None
-    assert yaml12.policy(example[1].encode()).layout == "in-place"
+    assert drive.load(example[1].encode()).layout == "in-place"
 
 
 def test_decision_json_in_the_page_has_the_real_keys() -> None:

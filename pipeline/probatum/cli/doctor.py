@@ -103,7 +103,7 @@ def _sandbox() -> Iterator[Line]:
         said = outcome.stderr.decode("utf-8", "replace").strip().splitlines()
         yield Line("FAIL", "sandbox", f"{facts.name} starts, but our own code ended {outcome.end} in it: {(said or [''])[-1]}")
         return
-    told = ", ".join(filter(None, (facts.version, facts.isolation, facts.uid, facts.limits)))
+    told = ", ".join(filter(None, (facts.version, facts.isolation, facts.uid)))
     yield Line("ok", "sandbox", f"{facts.name}: {told}")
 
 
@@ -122,6 +122,8 @@ def _uv() -> Iterator[Line]:
 
 
 def _cache() -> Iterator[Line]:
+    from ..host.drive import cache_folder
+
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -137,14 +139,9 @@ def _cache() -> Iterator[Line]:
         yield Line("ok", "cache", str(folder))
 
 
-def cache_folder() -> Path:
-    """``$PROBATUM_CACHE``, else ``$XDG_CACHE_HOME/probatum``, else ``~/.cache/probatum``."""
-    if os.environ.get("PROBATUM_CACHE"):
-        return Path(os.environ["PROBATUM_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "probatum"
-
-
 def _disk() -> Iterator[Line]:
+    from ..host.drive import cache_folder
+
     for name, folder in (("cache", cache_folder()), ("scratch", Path(tempfile.gettempdir()))):
         while not folder.exists():
             folder = folder.parent
