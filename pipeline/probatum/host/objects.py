@@ -82,6 +82,15 @@ class Objects:
                 found = [self._header()[1] for _ in part]
             yield from found
 
+    def absent(self, oids: Iterable[str]) -> frozenset[str]:
+        """Those of ``oids`` that are no blob of the cache."""
+        found: set[str] = set()
+        for part in _batches(oids, AT_ONCE):
+            with self._lock:
+                self._ask("info", part)
+                found.update(oid for oid in part if self._header()[0] != "blob")
+        return frozenset(found)
+
     def content(self, oid: str, kind: str) -> bytes:
         """The bytes of one object of type ``kind``. Raises ProbatumError when it is missing or of another type."""
         with self._lock:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -104,16 +105,30 @@ def observe(
     in ``PatchBody.oracle``; they are findings, not errors.
     """
     policy, read = seen.policy, workspace.objects.read
-    sealed, modules, oracle = sealed_tree(seen.base, policy, read)
+    oracle = sealed_oracle(seen.base, policy, workspace.objects, now)
+    sealed = oracle.tree
     rules = Rules.of(policy, sealed.files, new_shadows(policy, seen.base.files, installed))
-    edits = in_place_edits(seen, sealed, rules, read) if policy.layout == "in-place" else ()
-    harmless = {edit.path for edit in edits if edit.as_ == "proposed"}
+    changes = seen.changes
+    edits: tuple[Edit, ...] = ()
+    if oracle.seal is not None:
+        from ..core import seal as seals
+
+        edits = tuple(seals.edits(changes, oracle.seal, policy, seen.merged, read))
+    as_oracle = {edit.path for edit in edits if edit.as_ == "oracle"}
     classes: dict[bytes, Class] = {}
     rows = []
-    for change in seen.changes:
+    for change in changes:
         class_, why = classify_change(change, rules, read)
-        if class_ == "oracle" and harmless and escape(change.path) in harmless:
-            class_, why = "proposed", "every sealed test in it is unchanged"
+        if (
+            oracle.seal is not None
+            and class_ == "oracle"
+            and claims(policy, change.path)
+            and escape(change.path) not in as_oracle
+        ):
+            class_, why = (
+                "proposed",
+                "nobody sealed it" if change.path not in sealed.files else "every sealed test in it is unchanged",
+            )
         classes[change.path] = class_
         rows.append(_row(change, class_, why))
 
@@ -128,7 +143,7 @@ def observe(
         changes=tuple(rows),
         links=wrong_links(seen.base, seen.merged, seen.changes, guarded, class_of, read),
         collisions=collisions(seen.changes, guarded),
-        oracle=oracle,
+        oracle=oracle.wrong,
         edits=edits,
         missing=missing(workspace, seen.merged, sealed, class_of),
     )
@@ -141,7 +156,7 @@ def observe(
         base=seen.base,
         merged=seen.merged,
         sealed=sealed,
-        modules=modules,
+        modules=oracle.modules,
         read=read,
         environment=environment,
         probe=probe,
@@ -152,13 +167,45 @@ def observe(
     return patch, body
 
 
-def sealed_tree(base: Tree, policy: Policy, read: Callable[[str], bytes]) -> tuple[Tree, tuple[bytes, ...], tuple[str, ...]]:
-    """(the oracle as a human sealed it, its test modules, what is wrong with it)."""
-    if policy.layout == "in-place":
-        return _in_place(base, read)
-    claims = compiled(policy.paths.sealed)
-    files = {path: blob for path, blob in base.files.items() if claims.fullmatch(text(path))}
-    return Tree(files), *read_manifest(base, read)
+class Oracle(msgspec.Struct, frozen=True, kw_only=True):
+    """The oracle as a human sealed it, its test modules, and what is wrong with it, one line each. ``seal`` is None in
+
+    the strict layout, and where base has no usable seal.
+    """
+
+    tree: Tree
+    modules: tuple[bytes, ...]
+    wrong: tuple[str, ...]
+    seal: Any = None  # a core.seal.Seal, which only the layout in place loads
+
+
+def sealed_oracle(base: Tree, policy: Policy, objects: Objects, now: int) -> Oracle:
+    """The pinned blobs of base's seal (in place), or base's own files that a sealed glob claims (strict)."""
+    if policy.layout == "strict":
+        files = {path: blob for path, blob in base.files.items() if claims(policy, path)}
+        modules, wrong = read_manifest(base, objects.read)
+        return Oracle(tree=Tree(files), modules=modules, wrong=wrong)
+    found = base.files.get(SEAL.encode())
+    if found is None or found.mode in (LINK, SUBMODULE):
+        return Oracle(tree=Tree({}), modules=(), wrong=(f"{SEAL} is not a file at base; run probatum seal",))
+    from ..core import seal as seals  # it brings the parser of test modules along, which the strict layout never needs
+
+    seal, problems = seals.parse_seal(objects.read(found.oid))
+    here = {blob.oid for blob in base.files.values()}
+    absent = objects.absent(pin.oid for pin in seal.paths.values() if pin.oid not in here)
+    problems += seals.problems(seal, policy, absent.__contains__, now)
+    usable = None if problems else seal
+    return Oracle(tree=seals.sealed_tree(seal), modules=seal.modules, wrong=tuple(problems), seal=usable)
+
+
+def claims(policy: Policy, path: bytes) -> bool:
+    """Whether a sealed glob of policy claims a path."""
+    return _sealed_globs(policy.paths.sealed).fullmatch(text(path)) is not None
+
+
+@functools.cache
+def _sealed_globs(globs: tuple[str, ...]) -> re.Pattern[str]:
+    return compiled(globs)
 
 
 def read_manifest(base: Tree, read: Callable[[str], bytes]) -> tuple[tuple[bytes, ...], tuple[str, ...]]:
@@ -188,15 +235,6 @@ def is_sealed_module(path: bytes) -> bool:
     name = path.rpartition(b"/")[2]
     named = name.endswith(b".py") and (name.startswith(b"test_") or name.endswith(b"_test.py"))
     return named and path.startswith(b"tests/sealed/")
-
-
-def _in_place(base: Tree, read: Callable[[str], bytes]) -> tuple[Tree, tuple[bytes, ...], tuple[str, ...]]:
-    return Tree({}), (), (f"{SEAL} is not at base",)
-
-
-def in_place_edits(seen: Base, sealed: Tree, rules: Rules, read: Callable[[str], bytes]) -> tuple[Edit, ...]:
-    """Changed files that a sealed glob claims, each proposed or an edit of the oracle."""
-    return ()
 
 
 def missing(workspace: Workspace, merged: Tree, sealed: Tree, class_of: Callable[[bytes], Class]) -> dict[str, str]:

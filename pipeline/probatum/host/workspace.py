@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ..core.evidence import Subject
 from ..errors import EvidenceCorrupt, ProbatumError, UsageError
-from .git import HASH, Cache, Ended, Git, cache_folder, cache_key, find_repository, list_refs
+from .cache import Cache, cache_key
+from .git import HASH, Ended, Git, cache_folder, find_repository, list_refs
 from .objects import Objects
 
 STEPS = re.compile(r"(?P<name>.*?)(?P<steps>(?:[~^][0-9]*)*)", re.DOTALL)
