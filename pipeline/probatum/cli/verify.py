@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _landed(repo: Path, commit: str, decision: Any) -> None:
     from ..errors import EvidenceCorrupt
-    from ..host.git import verify_landed
+    from ..host.workspace import verify_landed
 
     if decision.decision != "MERGE_OK":
         raise EvidenceCorrupt("--landed", f"the decision is {decision.decision}")
