@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -139,7 +140,9 @@ def judged(place: Path, repo: Path, base: str, promise: Promise, engine: str) ->
         print()
         decision = gate(request, progress)
         progress.findings(decision)
-    print("evidence: " + ", ".join(f"{path.name} {digest(path)}" for path in sorted(out.glob("*.json"))))
+    print("evidence, with the first digits of each record's sha256:")
+    for path in sorted(out.glob("*.json")):
+        print(f"  {path.name:<30} {digest(path)}  {gist(json.loads(path.read_bytes()))}".rstrip())
     print(decision.line)
     told = as_promised(promise, decision)
     if told:
@@ -155,6 +158,25 @@ def as_promised(promise: Promise, decision: Decision) -> str:
     if passing:
         return f"blocked, but {', '.join(passing)} passed"
     return ""
+
+
+def gist(record: Any) -> str:
+    """What a record says, in a few words."""
+    if "decision" in record:
+        return str(record["decision"])
+    kind, body = record["predicate"]["kind"], record["predicate"]["body"]
+    if kind == "plan":
+        return "required: " + ", ".join(body["required"])
+    if kind == "patch":
+        classes = [row["class"] for row in body["changes"]]
+        return "changes: " + ", ".join(f"{classes.count(name)} {name}" for name in sorted(set(classes)))
+    if kind == "verdict":
+        return str(body["verdict"])
+    if kind != "suite":
+        return ""
+    outcomes = [row["outcome"] for row in body["tests"]]
+    counts = ", ".join(f"{outcomes.count(name)} {name}" for name in sorted(set(outcomes)))
+    return f"{counts or 'no tests'}; {body['end']['how']} {body['end']['code']}"
 
 
 def digest(path: Path) -> str:
