@@ -13,7 +13,9 @@ def add_parser(subparsers: Any) -> None:
     commands = parser.add_subparsers(metavar="ACTION", required=True)
     digest = commands.add_parser("digest", help="print a sealed test's digests as JSON; executes nothing")
     _where(digest)
-    digest.add_argument("test", metavar="PATH::[CLASS::]NAME", help="a node id; [parameters] are left out; PATH alone: the module")
+    digest.add_argument(
+        "test", metavar="PATH::[CLASS::]NAME", help="a node id; [parameters] are left out; PATH alone: the module"
+    )
     digest.add_argument("--field", choices=("source_digest", "bytecode_hash"), help="print this one bare value")
     digest.set_defaults(run=run_digest)
 

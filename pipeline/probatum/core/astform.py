@@ -31,13 +31,13 @@ def without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
 def _node(node: ast.AST, out: list[str], docs: bool) -> None:
     if isinstance(node, ast.JoinedStr) or type(node).__name__ == "TemplateStr":
         out.append(type(node).__name__)
-        _value(_joined(node.values), out, docs)  # type: ignore[attr-defined]
+        _value(_joined(getattr(node, "values", [])), out, docs)
         return
     out.append(type(node).__name__)
     out.append("(")
     for name in sorted(node._fields):
         value = getattr(node, name, None)
-        if name in _DROPPED or value is None and not isinstance(node, ast.Constant):
+        if name in _DROPPED or (value is None and not isinstance(node, ast.Constant)):
             continue
         if isinstance(value, list):
             value = _list(node, name, value, docs)

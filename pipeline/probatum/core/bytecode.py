@@ -25,9 +25,8 @@ def bytecode_hash(data: bytes, path: bytes, name: str) -> str:
     """64 hex digits for ``CLASS::NAME`` in the module ``data``; nothing is executed. Raises Unresolved."""
     tree = parse(data, path)
     for node in ast.walk(tree):
-        if hasattr(node, "lineno"):
-            node.lineno = node.end_lineno = 1  # type: ignore[attr-defined]
-            node.col_offset = node.end_col_offset = 0  # type: ignore[attr-defined]
+        for position in node._attributes:
+            setattr(node, position, 1 if position.endswith("lineno") else 0)
     try:
         code = compile(tree, "<sealed>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

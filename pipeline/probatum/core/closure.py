@@ -111,7 +111,7 @@ class _Walk:
         self.family = Family(library, self.home, name) if name else None
 
     def text(self) -> str:
-        items = []
+        items: list[list[object]] = []
         self._number("root", b"", "")
         while len(items) < len(self.queue):
             kind, path, name = self.queue[len(items)]
@@ -370,7 +370,12 @@ def generated(name: str, body: Iterable[ast.AST]) -> str:
     """The decorated function that ``name`` was generated from (``test_add_0_zeros`` from ``test_add``), else ""."""
     best = ""
     for node in body:
-        if isinstance(node, Function) and node.decorator_list and name.startswith(node.name + "_") and len(node.name) > len(best):
+        if (
+            isinstance(node, Function)
+            and node.decorator_list
+            and name.startswith(node.name + "_")
+            and len(node.name) > len(best)
+        ):
             best = node.name
     return best
 

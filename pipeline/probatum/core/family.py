@@ -32,7 +32,6 @@ LIFECYCLE = frozenset(
         "shortDescription",
     }
 )
-_FIXTURE_WORDS = frozenset({"fixture", "yield_fixture"})
 
 
 class Family:
@@ -139,7 +138,9 @@ class Family:
                 self.test = close
                 return
         raise Unresolved(
-            escape(home.path), f"class {one_line(leaf.name)} has no test {one_line(self.test)!r}", "name it as PATH::[CLASS::]NAME"
+            escape(home.path),
+            f"class {one_line(leaf.name)} has no test {one_line(self.test)!r}",
+            "name it as PATH::[CLASS::]NAME",
         )
 
 
@@ -155,7 +156,7 @@ def is_fixture(node: ast.AST) -> tuple[bool, bool]:
         call = decorator if isinstance(decorator, ast.Call) else None
         target = call.func if call is not None else decorator
         word = target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
-        if word in _FIXTURE_WORDS or word.endswith("_fixture") or word.endswith("fixture"):
+        if word == "yield_fixture" or word.endswith("fixture"):
             autouse = next((item.value for item in call.keywords if item.arg == "autouse"), None) if call is not None else None
             return True, autouse is not None and not (isinstance(autouse, ast.Constant) and not autouse.value)
     return False, False

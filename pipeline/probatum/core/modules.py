@@ -166,7 +166,7 @@ def bound_by(node: ast.AST) -> Iterator[str]:
         yield from bound_by(child)
 
 
-def stars_of(node: ast.stmt) -> Iterator[ast.ImportFrom]:
+def stars_of(node: ast.AST) -> Iterator[ast.ImportFrom]:
     """``from … import *`` anywhere in a top-level statement."""
     if isinstance(node, ast.ImportFrom):
         if any(alias.name == "*" for alias in node.names):
@@ -174,7 +174,7 @@ def stars_of(node: ast.stmt) -> Iterator[ast.ImportFrom]:
     elif not isinstance(node, (*Function, ast.ClassDef)):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, (ast.stmt, ast.ExceptHandler)):
-                yield from stars_of(child)  # type: ignore[arg-type]
+                yield from stars_of(child)
 
 
 def acts(node: ast.AST) -> bool:
@@ -191,7 +191,9 @@ def acts(node: ast.AST) -> bool:
         return any(isinstance(part, (ast.Attribute, ast.Subscript)) for target in node.targets for part in ast.walk(target))
     if isinstance(node, (ast.Assert, ast.Raise)):
         return True
-    return any(acts(child) for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)))
+    return any(
+        acts(child) for child in ast.iter_child_nodes(node) if isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
+    )
 
 
 def dotted(node: ast.expr) -> list[str]:
