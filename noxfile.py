@@ -6,6 +6,7 @@ Run as a script it needs Python 3.11 and git, nothing else: where nox is missing
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import shutil
@@ -16,6 +17,13 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 WANTED = "nox[uv]>=2025.2.9"
 OLDEST = (3, 11)
+SAME_IN_UV = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_EXTRA_INDEX_URL",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+}
+"""pip's setting to uv's variable."""
 
 
 def with_nox(arguments: list[str]) -> int:
@@ -26,7 +34,20 @@ def with_nox(arguments: list[str]) -> int:
             sys.exit(f"noxfile.py: needs Python 3.11 or newer, this is {sys.version.split()[0]}; run it with a newer python3")
         return subprocess.call([newer, __file__, *arguments])
     python = sys.executable if importlib.util.find_spec("nox") else private_nox()
-    return subprocess.call([python, "-m", "nox", "-f", __file__, *arguments])
+    return subprocess.call([python, "-m", "nox", "-f", __file__, *arguments], env=like_pip(python))
+
+
+def like_pip(python: str) -> dict[str, str]:
+    """The environment, with uv told what pip is told: by itself uv reads neither pip's files nor the system's certificates."""
+    env = {"UV_SYSTEM_CERTS": "1", **os.environ}
+    command = [python, "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    asked = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    for line in asked.stdout.splitlines() if asked.returncode == 0 else ():
+        key, _, value = line.partition("=")
+        name = SAME_IN_UV.get(key.rpartition(".")[2])
+        if name:
+            env.setdefault(name, ast.literal_eval(value).strip())
+    return env
 
 
 def private_nox() -> str:
