@@ -23,6 +23,7 @@ class Probe:
         self.tree = folder / "w" / "0123456789abcdef"
         self.tree.mkdir(parents=True)
         self.python = sys.executable
+        self.env = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # their imports take longer than most tests here
 
     def write(self, files, tree=None):
         for name, text in files.items():
@@ -41,7 +42,7 @@ class Probe:
         report, scratch = self.folder / "report", self.folder / "tmp"
         report.write_bytes(b"")
         scratch.mkdir(exist_ok=True)
-        env = {**FIXED_ENV, "TMPDIR": str(scratch), "HOME": str(scratch), "PATH": os.environ["PATH"]}
+        env = {**FIXED_ENV, "TMPDIR": str(scratch), "HOME": str(scratch), "PATH": os.environ["PATH"], **self.env}
         argv = ["/bin/sh", "-c", 'exec "$@" 3>>"$0"', str(report), self.python, "-s", "-B", str(PROBE / "run.py")]
         stdin = NONCE.encode() + b"\n" + json.dumps({"jobs": jobs}).encode()
         done = subprocess.run(argv, input=stdin, capture_output=True, env=env, cwd=self.folder, timeout=seconds, check=False)

@@ -188,7 +188,6 @@ def test_the_clock_stands_still_when_asked(probe, outcomes):
             import copy, pickle, time
             import datetime as d
             from datetime import date, datetime, timezone
-            REAL = type(datetime.fromisoformat("2020-01-01").__class__.__mro__[0])
             def test_wall():
                 assert time.time() == 1700000000 and time.time_ns() == 1700000000 * 10**9
                 assert datetime.now(timezone.utc).timestamp() == 1700000000
@@ -208,7 +207,8 @@ def test_the_clock_stands_still_when_asked(probe, outcomes):
                 assert time.perf_counter() > a and time.monotonic() > b
             """
     }
-    assert set(outcomes(probe.run(files, freeze=True)).values()) == {"passed"}
+    body = probe.run(files, freeze=True)
+    assert set(outcomes(body).values()) == {"passed"}, [row.signature for row in body.tests]
     assert outcomes(probe.run(files))["test_wall"] == "failed"
 
 
@@ -228,6 +228,7 @@ def test_random_numbers_and_hypothesis_give_the_same_twice(probe, outcomes):
                 assert False, hash(tuple(seen))
             """.replace("ANSWER", repr([0.8444218515250481, 0.7579544029403025, 0.420571580830845]))
     }
+    probe.env = {}
     one, two = probe.run(files), probe.run()
     assert outcomes(one)["test_seeded"] == "passed" and outcomes(one)["test_property"] == "passed"
     assert [row.signature for row in one.tests] == [row.signature for row in two.tests]

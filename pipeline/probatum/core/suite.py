@@ -20,7 +20,7 @@ PROBE = "/probe"
 ARGV = ("{python}", "-s", "-B", f"{PROBE}/run.py")
 """Not ``-I``: an isolated interpreter ignores PYTHONHASHSEED too. run.py takes its own folder off sys.path first of all."""
 
-SHIPPED = ("run.py", "plugin.py", "watch.py")
+SHIPPED = ("run.py", "plugin.py", "watch.py", "clock.py")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,19 +47,16 @@ def finisher(report, nonce):
 class Probe:
     """One job's hooks. ``job`` is one entry of the config's ``jobs`` (see core/suite.py)."""
 
-    def __init__(self, report, job):
-        hooks = _hooks(report, job)
-        self.__dict__.update(hooks)
+    def __init__(self, report, job, watch, freeze):
+        self.__dict__.update(_hooks(report, job, watch(job["tree"], job.get("sealed", ())), freeze))
 
 
-def _hooks(report, job):
+def _hooks(report, job, watch, freeze):
     tree = job["tree"] + "/"
     only = None if job.get("ids") is None else frozenset(job["ids"])
     strip, order = bool(job.get("strip")), job.get("order")
     failures = {}
     seed = _seeder()
-    freeze = sys.modules["probe_watch"].freeze if job.get("freeze") else None
-    watch = sys.modules["probe_watch"].Watch(job["tree"], job.get("sealed", ()))
     hooks = {}
 
     def hook(**options):
@@ -72,7 +69,7 @@ def _hooks(report, job):
     @hook(tryfirst=True)
     def pytest_addoption(parser):
         # The earliest hook: pytest's own plugins are loaded, nothing of the tree or the environment is.
-        if freeze:
+        if job.get("freeze"):
             freeze(int(os.environ["SOURCE_DATE_EPOCH"]))
         watch.begin()
         seed()
@@ -84,7 +81,7 @@ def _hooks(report, job):
         where = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"pytest-cache-{os.getpid()}")
         early_config._inicache["cache_dir"] = where
         _derandomise()
-        watch.more()
+        watch.more(early_config)
 
     @hook(tryfirst=True)
     def pytest_cmdline_main(config):
@@ -97,10 +94,6 @@ def _hooks(report, job):
         for name in ("rerunfailures", "flaky"):
             if config.pluginmanager.hasplugin(name):
                 config.pluginmanager.unregister(name=name)
-
-    @hook(tryfirst=True)
-    def pytest_sessionstart(session):
-        watch.session(session)
 
     if strip:
 
@@ -152,6 +145,7 @@ def _hooks(report, job):
 
     @hook(trylast=True, hookwrapper=True)
     def pytest_runtest_call(item):
+        watch.before_call(item)
         yield
         watch.after_call()
 

@@ -15,27 +15,31 @@ import os  # noqa: E402
 def main():
     fd, nonce, config = _inputs()
     jobs = config["jobs"]
-    import importlib.machinery
-
     import pytest  # noqa: F401
 
-    for name in ("plugin", "watch"):
-        loader = importlib.machinery.SourceFileLoader("probe_" + name, os.path.join(HERE, name + ".py"))
-        spec = importlib.machinery.ModuleSpec("probe_" + name, loader, origin=loader.path)
-        module = type(sys)(spec.name)
-        module.__spec__, module.__file__ = spec, loader.path
-        sys.modules[spec.name] = module
-        loader.exec_module(module)
-    plugin = sys.modules["probe_plugin"]
     _preload()
+    plugin = _part("plugin")
+    parts = _part("watch").Watch, _part("clock").freeze
     if len(jobs) == 1:
-        os._exit(_job(plugin, plugin.reporter(fd, jobs[0]["label"]), jobs[0], nonce))
+        os._exit(_job(plugin, plugin.reporter(fd, jobs[0]["label"]), jobs[0], nonce, parts))
     worst = 0
     for job in jobs:
         report = plugin.reporter(fd, job["label"])
-        code = _forked(plugin, report, job, nonce)
+        code = _forked(plugin, report, job, nonce, parts)
         worst = max(worst, code)
     os._exit(min(worst, 125))
+
+
+def _part(name):
+    """A module of the probe, in nobody's sys.modules and with builtins of its own: a patched ``all`` does not reach it."""
+    import builtins
+
+    module = type(sys)("probe_" + name)
+    module.__file__ = os.path.join(HERE, name + ".py")
+    module.__builtins__ = dict(vars(builtins))
+    with open(module.__file__, "rb") as handle:
+        exec(compile(handle.read(), module.__file__, "exec"), module.__dict__)
+    return module
 
 
 def _inputs():
@@ -74,7 +78,7 @@ def _preload():
         importlib.import_module("_pytest." + name)
 
 
-def _forked(plugin, report, job, nonce):
+def _forked(plugin, report, job, nonce, parts):
     """One job in a child of its own; what it leaves behind in its process group is ended."""
     import signal
 
@@ -82,7 +86,7 @@ def _forked(plugin, report, job, nonce):
     if child == 0:
         try:
             os.setpgid(0, 0)
-            os._exit(_job(plugin, report, job, nonce))
+            os._exit(_job(plugin, report, job, nonce, parts))
         finally:
             os._exit(70)
     try:
@@ -113,7 +117,7 @@ def _forked(plugin, report, job, nonce):
     return code if how == "exited" else 1
 
 
-def _job(plugin, report, job, nonce):
+def _job(plugin, report, job, nonce, parts):
     """pytest's exit status for one job, after its finish is reported; 70 when pytest itself could not run."""
     import pytest
 
@@ -130,7 +134,7 @@ def _job(plugin, report, job, nonce):
     args += [os.path.join(tree, path) for path in job["modules"]]
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(os.environ.get("TMPDIR", "/tmp"), "hypothesis"))
     finish = plugin.finisher(report, nonce)
-    status = int(pytest.main(args, plugins=[plugin.Probe(report, job)]))
+    status = int(pytest.main(args, plugins=[plugin.Probe(report, job, *parts)]))
     finish(status)
     try:
         sys.stdout.flush()
