@@ -73,3 +73,13 @@ def test_a_nox_that_is_there_is_used_and_its_exit_code_kept(tmp_path: Path) -> N
     (tmp_path / "nox.py").write_text("import sys; print(sys.argv[1:]); sys.exit(9)\n")
     done = start(tmp_path, set(), PYTHONPATH=str(tmp_path))
     assert done.returncode == 9 and "'-l'" in done.stdout and left(tmp_path) == []
+
+
+def test_uv_is_told_what_pip_is_told(tmp_path: Path) -> None:
+    (tmp_path / "nox.py").write_text("import os; print({k: v for k, v in os.environ.items() if k[:2] in ('UV', 'SS')})\n")
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://packages.example/simple\ncert = /etc/company.pem\n")
+    settings = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PYTHONPATH": str(tmp_path), "UV_INSECURE_HOST": "mine"}
+    done = start(tmp_path, set(), **settings, PIP_TRUSTED_HOST="theirs")
+    assert "'UV_DEFAULT_INDEX': 'https://packages.example/simple'" in done.stdout, done
+    assert "'SSL_CERT_FILE': '/etc/company.pem'" in done.stdout
+    assert "'UV_INSECURE_HOST': 'mine'" in done.stdout and "'UV_SYSTEM_CERTS': '1'" in done.stdout
