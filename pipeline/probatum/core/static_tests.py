@@ -27,11 +27,16 @@ CONFIG_FILES = tuple(name.encode() for name, _ in _SOURCES)
 
 
 class Conventions(msgspec.Struct, frozen=True):
-    """pytest's python_files, python_classes and python_functions: a prefix, or a pattern with ``*``, ``?`` or ``[``."""
+    """pytest's python_files, python_classes and python_functions: a prefix, or a pattern with ``*``, ``?`` or ``[``.
+
+    ``testpaths`` and ``pythonpath`` are what the same configuration says, () for nothing.
+    """
 
     files: tuple[str, ...] = ("test_*.py", "*_test.py")
     classes: tuple[str, ...] = ("Test",)
     functions: tuple[str, ...] = ("test",)
+    testpaths: tuple[str, ...] = ()
+    pythonpath: tuple[str, ...] = ()
 
     def is_module(self, path: bytes) -> bool:
         """Whether pytest would collect the file at ``path``."""
@@ -51,6 +56,8 @@ def conventions(files: Mapping[bytes, bytes]) -> Conventions:
                 files=_words(options.get("python_files")) or default.files,
                 classes=_words(options.get("python_classes")) or default.classes,
                 functions=_words(options.get("python_functions")) or default.functions,
+                testpaths=_words(options.get("testpaths")),
+                pythonpath=_words(options.get("pythonpath")),
             )
     return Conventions()
 
