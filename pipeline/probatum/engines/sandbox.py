@@ -194,8 +194,8 @@ class Job:
             reach = dict(zip(sources, machine.reachable(sources), strict=True)) if uid.fresh else {}
             pipes = [os.pipe() for _ in range(4)]
             (config_r, config_w), (result_r, result_w), (info_r, info_w), (said_r, said_w) = pipes
-            for pair in pipes:
-                stack.callback(_close, pair)
+            ours = {descriptor for pair in pipes for descriptor in pair}
+            stack.callback(_close, ours)
             arguments = command.arguments(reach, put)
             text = put(
                 b"".join(item.encode("utf-8", "surrogateescape") + b"\0" for item in (*arguments, "--info-fd", str(info_w)))
@@ -215,11 +215,14 @@ class Job:
                     stderr=said_w,
                     pass_fds=(program, config_r, result_w, info_w, *passed),
                     start_new_session=True,
-                    **({"user": uid.uid, "group": uid.gid, "extra_groups": []} if uid.fresh else {}),
+                    user=uid.uid if uid.fresh else None,
+                    group=uid.gid if uid.fresh else None,
+                    extra_groups=[] if uid.fresh else None,
                 )
             stack.callback(self._end)
-            for descriptor in (config_r, result_w, info_w, said_w):
-                os.close(descriptor)
+            theirs = {config_r, result_w, info_w, said_w}
+            ours -= theirs
+            _close(theirs)
             talk = Talk(config, config_w, result_r, info_r, said_r, time.monotonic() + command.stage.limits.wall + GRACE)
             for first in talk.go():
                 with self._lock:
@@ -336,8 +339,7 @@ def _inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
 
 
-def _close(descriptors: tuple[int, int]) -> None:
-    """Close what is still ours of a pair."""
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
+def _close(descriptors: set[int]) -> None:
+    """Close each once: a number that is closed twice may by then be another thread's."""
+    while descriptors:
+        os.close(descriptors.pop())
