@@ -36,6 +36,7 @@ WORDS = {
     "limits.file": "size of one file",
     "limits.disk": "size of all scratch",
     "limits.output": "size of stdout and stderr each",
+    "seal.max_days": "days after which a seal must be looked at again (`probatum seal`); null: never",
     "checks": "a named check is required; `{}` takes its defaults, `{off: true, because: TEXT}` shows it as off",
     "engine": "`any`, or the name of the engine that a deciding gate demands",
     "freeze_clock": "whether the wall clock stands still in tests; null: in the strict layout, unless base hangs with it",
