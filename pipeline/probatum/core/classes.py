@@ -10,13 +10,13 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import cast, get_args
+from typing import get_args
 
 import msgspec
 
 from .check import Change
 from .fold import folded
-from .globs import compiled, text, union
+from .globs import pattern, simplified, text
 from .policy import Policy
 from .pyproject import compare_pyproject, compare_setup_cfg
 from .records import Class
@@ -66,8 +66,8 @@ ENVIRONMENT = """
     rust-toolchain rust-toolchain.toml
 """
 
-LEFT = "ci/** .ci/**"
-"""The gate's own folder: harness where nothing more exact claims it."""
+LEFT = ("ci", ".ci")
+"""The gate's own folders: harness where nothing more exact claims what is in them."""
 
 BUILT_IN: tuple[tuple[Class, str], ...] = (
     ("workflow", WORKFLOW),
@@ -86,57 +86,111 @@ REASON: dict[Class, str] = {
 TABLES = {"pyproject.toml": compare_pyproject, "setup.cfg": compare_setup_cfg}
 """Files whose class depends on what differs in them, anywhere."""
 
+LAST = (b"l", b"L", b"g", b"G", b".", b" ")
+"""Last bytes of names that could fold to one of TABLES: spares the others the folding."""
+
 IMPORTABLE = re.compile(r"(?P<name>[^/.]+)(?:/__init__)?(?:\.(?:py|pyc|pyw)|(?:\.[^/]*)?\.(?:so|pyd))", re.DOTALL)
 
+Claims = Mapping[Class, Iterable[str]]
 
-class BuiltIn(msgspec.Struct, frozen=True):
-    """The built-in globs, sorted by what they look at, so that a plain path costs two look-ups and one match."""
 
-    names: re.Pattern[str]
-    folders: re.Pattern[str]
-    tops: re.Pattern[str]
-    first: re.Pattern[str]
-    left: re.Pattern[str]
+class Globs:
+    """Globs of several classes, sorted by folder: what a folder decides is decided once per folder, not once per path."""
+
+    def __init__(self, claims: Claims) -> None:
+        self.whole: list[tuple[Class, re.Pattern[str]]] = []
+        self.parts: list[tuple[Class, re.Pattern[str], str]] = []
+        for name, globs in claims.items():
+            for glob in globs:
+                folder, _, last = simplified(glob).rpartition("/")
+                if last == "**":
+                    # "a/**" claims what lies in a folder that is a, or below it; "**" claims everything.
+                    self.whole.append((name, re.compile(pattern(folder) + "(?:/.*)?" if folder else ".*", re.DOTALL)))
+                else:
+                    self.parts.append((name, _in_folder(folder), last))
+        self._names: dict[tuple[tuple[Class, str], ...], Names] = {}
+
+    def of_folder(self, folder: str) -> tuple[Class | None, Names | None]:
+        """(the strictest class that claims everything in a folder, what depends on the name there)."""
+        best: Class | None = None
+        for name, whole in self.whole:
+            if (best is None or RANK[name] < RANK[best]) and whole.fullmatch(folder):
+                best = name
+        here = tuple((name, last) for name, within, last in self.parts if within.fullmatch(folder))
+        if not here:
+            return best, None
+        if here not in self._names:
+            self._names[here] = Names(here)
+        return best, self._names[here]
+
+
+def _in_folder(folder: str) -> re.Pattern[str]:
+    """Matches the folders whose own files a glob speaks of, ``folder`` being all but its last component."""
+    if folder.rpartition("/")[2] != "**":
+        return re.compile(pattern(folder) if folder else "", re.DOTALL)
+    above = folder.rpartition("/")[0]
+    return re.compile(pattern(above) + "(?:/.*)?" if above else ".*", re.DOTALL)
+
+
+class Names:
+    """Globs of names within one folder. Most names match none: the look-ups come first, the expressions last."""
+
+    def __init__(self, claims: Iterable[tuple[Class, str]]) -> None:
+        self._exact: dict[str, Class] = {}
+        self._endings: dict[str, Class] = {}
+        rest: list[tuple[Class, str]] = []
+        for name, glob in sorted(claims, key=lambda claim: RANK[claim[0]]):
+            if "*" not in glob and "?" not in glob:
+                self._exact.setdefault(glob, name)
+            elif glob.startswith("*") and "*" not in glob[1:] and "?" not in glob:
+                self._endings.setdefault(glob[1:], name)
+            else:
+                rest.append((name, glob))
+        self._any_end = tuple(self._endings)
+        self._rest = [(name, re.compile(pattern(glob), re.DOTALL)) for name, glob in rest]
+        starts = {glob[0] for _, glob in rest}
+        self._first = None if starts & {"*", "?"} else frozenset(starts)
+
+    def of(self, name: str) -> Class | None:
+        """The strictest class that claims a name."""
+        best = self._exact.get(name)
+        if name.endswith(self._any_end):
+            for ending, found in self._endings.items():
+                if name.endswith(ending):
+                    best = _stricter(best, found)
+        if self._first is None or name[0] in self._first:
+            for found, rest in self._rest:
+                if rest.fullmatch(name):
+                    return _stricter(best, found)
+        return best
 
 
 @functools.cache
-def built_in() -> BuiltIn:
-    """Compiled once."""
-    names: dict[Class, list[str]] = {}
-    folders: dict[Class, list[str]] = {}
-    tops: dict[Class, list[str]] = {}
-    for name, globs in BUILT_IN:
-        for glob in globs.split():
-            bare = glob.removeprefix("**/")
-            if bare == glob:
-                tops.setdefault(name, []).append(glob)
-            elif bare.endswith("/**"):
-                folders.setdefault(name, []).append(bare.removesuffix("/**"))
-            else:
-                names.setdefault(name, []).append(bare)
-    firsts = [glob.partition("/")[0] for globs in tops.values() for glob in globs]
-    return BuiltIn(_named(names), _named(folders), _named(tops), compiled(sorted(set(firsts))), compiled(LEFT.split()))
+def built_in() -> Globs:
+    """The built-in globs, for folded paths; sorted once."""
+    return Globs({name: globs.split() for name, globs in BUILT_IN})
 
 
-def _named(claims: Mapping[Class, Iterable[str]]) -> re.Pattern[str]:
-    """One expression whose ``lastgroup`` is the strictest class that claims a path."""
-    parts = [f"(?P<{name}>{union(claims[name])})" for name in ORDER if claims.get(name)]
-    return re.compile("|".join(parts) or r"(?!)", re.DOTALL)
+class Folder(msgspec.Struct, frozen=True):
+    """What is known of a path once its folder is known."""
+
+    ours: Class | None
+    our_names: Names | None
+    theirs: Class | None
+    their_names: Names | None
+    left: bool
+    top: bool
 
 
 class Rules:
-    """What decides a class, compiled once per gate."""
+    """What decides a class, sorted once per gate. ``of`` makes them."""
 
-    def __init__(
-        self,
-        claims: re.Pattern[str],
-        sealed: frozenset[bytes],
-        sealed_folders: frozenset[bytes],
-        roots: tuple[str, ...],
-        shadows: frozenset[str],
-    ) -> None:
-        self.claims, self.sealed, self.sealed_folders, self.roots, self.shadows = claims, sealed, sealed_folders, roots, shadows
-        self.folders: dict[str, Class | None] = {}
+    def __init__(self, claims: Claims, sealed: frozenset[bytes], roots: tuple[str, ...], shadows: frozenset[str]) -> None:
+        self.globs = Globs(claims)
+        self.sealed = sealed
+        self.sealed_folders = frozenset(folder for path in sealed for folder in _folders(path))
+        self.roots, self.shadows = roots, shadows
+        self.folders: dict[str, Folder] = {}
 
     @classmethod
     def of(cls, policy: Policy, sealed: Iterable[bytes], shadows: Iterable[str] = ()) -> Rules:
@@ -145,9 +199,8 @@ class Rules:
         ``shadows``: module names that a patch must not bring to the top of sys.path: the standard library's and the
         environment's, without those that base has there already (``new_shadows``).
         """
-        paths, sealed = policy.paths, frozenset(sealed)
-        folders = frozenset(folder for path in sealed for folder in _folders(path))
-        claims: dict[Class, Iterable[str]] = {
+        paths = policy.paths
+        claims: Claims = {
             "workflow": paths.workflow,
             "harness": paths.harness,
             "oracle": paths.sealed,
@@ -157,7 +210,29 @@ class Rules:
             "proposed": paths.proposed,
             "docs": paths.docs,
         }
-        return cls(_named(claims), sealed, folders, roots(policy), frozenset(map(str.casefold, shadows)))
+        return cls(claims, frozenset(sealed), tuple(map(folded, roots(policy))), frozenset(map(str.casefold, shadows)))
+
+    def folder(self, folder: str) -> Folder:
+        """What a folder decides; asked once per folder."""
+        known = self.folders.get(folder)
+        if known is None:
+            fold = folded(folder)
+            top = any(
+                f"{where}/" in self.roots or (where == "" and "" in self.roots) for where in (fold, fold.rpartition("/")[0])
+            )
+            left = fold.partition("/")[0] in LEFT
+            known = Folder(*built_in().of_folder(fold), *self.globs.of_folder(folder), left, top and bool(self.shadows))
+            self.folders[folder] = known
+        return known
+
+    def shadowed(self, path: str) -> str:
+        """The module whose place at the top of sys.path this path would take, "" for none."""
+        fold = folded(path)
+        for root in self.roots:
+            module = top_module(fold, root)
+            if module in self.shadows:
+                return module
+        return ""
 
 
 def roots(policy: Policy) -> tuple[str, ...]:
@@ -179,9 +254,11 @@ def top_module(path: str, root: str) -> str:
 def new_shadows(policy: Policy, base: Iterable[bytes], installed: Iterable[str] = ()) -> frozenset[str]:
     """Names of the standard library and of ``installed`` modules that base's own tree does not shadow already."""
     names = {name.casefold() for name in (*sys.stdlib_module_names, *installed)}
+    places = roots(policy)
+    deepest = max(root.count("/") for root in places) + 1
     for path in base:
-        if path.count(b"/") <= 4:
-            for root in roots(policy):
+        if path.count(b"/") <= deepest:
+            for root in places:
                 names.discard(top_module(text(path), root).casefold())
     return frozenset(names)
 
@@ -193,46 +270,43 @@ def classify(path: bytes, rules: Rules) -> Class:
 
 def explain(path: bytes, rules: Rules) -> tuple[Class, str]:
     """(class, why where it is not plain policy). The strictest class that claims the path; ``other`` when none does."""
-    plain = text(path)
-    fold = folded(plain)
-    ours = built_in()
-    folder, _, name = fold.rpartition("/")
-    if folder not in rules.folders:
-        rules.folders[folder] = _of_folder(folder, ours)
-    best = rules.folders[folder]
-    named = ours.names.fullmatch(name)
-    if named is not None:
-        best = _stricter(best, named.lastgroup)
-    if not folder or ours.first.fullmatch(fold, 0, fold.index("/")):
-        top = ours.tops.fullmatch(fold)
-        if top is not None:
-            best = _stricter(best, top.lastgroup)
+    folder, _, name = text(path).rpartition("/")
+    known = rules.folders.get(folder) or rules.folder(folder)
+    fold = name.lower() if name.isascii() and name[-1] not in ". " else folded(name)
+    best = known.ours
+    if known.our_names is not None:
+        named = known.our_names.of(fold)
+        if named is not None:
+            best = _stricter(best, named)
     if path in rules.sealed:
-        if best == "harness" and name.startswith("conftest."):
+        if best == "harness" and fold.startswith("conftest."):
             best = None
         best = _stricter(best, "oracle")
     elif path in rules.sealed_folders:  # a file where base has a folder of sealed files
         best = _stricter(best, "oracle")
-    claim = rules.claims.fullmatch(plain)
-    if best != "workflow" and rules.shadows:
-        for root in rules.roots:
-            if fold.startswith(root) and fold[len(root) :].partition("/")[0].partition(".")[0] in rules.shadows:
-                module = top_module(fold, root)
-                if module in rules.shadows:
-                    return "harness", f"it would be imported in place of {module}"
-    if best is None and ours.left.fullmatch(fold):
+    if known.top and best != "workflow":
+        module = rules.shadowed(f"{folder}/{name}" if folder else name)
+        if module:
+            return "harness", f"it would be imported in place of {module}"
+    if best is None and known.left:
         best = "harness"
-    if claim is not None:
-        claimed = cast(Class, claim.lastgroup)
-        if best is None or RANK[claimed] <= RANK[best]:
-            return claimed, ""
+    claim = known.theirs
+    if known.their_names is not None:
+        named = known.their_names.of(name)
+        if named is not None:
+            claim = _stricter(claim, named)
+    if claim is not None and (best is None or RANK[claim] <= RANK[best]):
+        return claim, ""
     return (best, REASON[best]) if best is not None else ("other", "")
 
 
 def classify_change(change: Change, rules: Rules, read: Callable[[str], bytes]) -> tuple[Class, str]:
     """(class, why) of a change: the strictest of both sides, of its name, and of the tables that differ in it."""
-    found, why = explain(change.path, rules)
-    compare = TABLES.get(folded(text(change.path)).rpartition("/")[2])
+    entry = change.new or change.old
+    assert entry is not None
+    path = entry.path
+    found, why = explain(path, rules)
+    compare = TABLES.get(folded(text(path.rpartition(b"/")[2]))) if path.endswith(LAST) else None
     if compare is None:
         return found, why
     sides = []
@@ -257,15 +331,7 @@ def _strictest(classes: Iterable[Class]) -> Class:
     return min(classes, key=RANK.__getitem__)
 
 
-def _stricter(one: Class | None, other: str | None) -> Class:
-    found = cast(Class, other)
-    return found if one is None or RANK[found] < RANK[one] else one
-
-
-def _of_folder(folder: str, ours: BuiltIn) -> Class | None:
-    best: Class | None = None
-    for part in folder.split("/"):
-        match = ours.folders.fullmatch(part)
-        if match is not None:
-            best = _stricter(best, match.lastgroup)
-    return best
+def _stricter(one: Class | None, other: Class | None) -> Class | None:
+    if one is None or other is None:
+        return one or other
+    return one if RANK[one] <= RANK[other] else other

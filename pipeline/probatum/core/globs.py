@@ -42,13 +42,18 @@ def wrong(glob: str) -> str:
     return ""
 
 
+def simplified(glob: str) -> str:
+    """The same glob without ``**`` beside ``**``."""
+    parts = glob.split("/")
+    return "/".join(part for at, part in enumerate(parts) if part != "**" or parts[at - 1 : at] != ["**"])
+
+
 def pattern(glob: str) -> str:
     """The regular expression of one glob, for ``fullmatch`` on ``text(path)``. Raises ValueError for a glob that is wrong."""
     why = wrong(glob)
     if why:
         raise ValueError(f"the glob {glob!r} {why}")
-    parts = glob.split("/")
-    parts = [part for at, part in enumerate(parts) if part != "**" or parts[at - 1 : at] != ["**"]]
+    parts = simplified(glob).split("/")
     out = []
     for at, part in enumerate(parts):
         last = at == len(parts) - 1
