@@ -160,7 +160,9 @@ def made(name: str) -> set[str]:
     makers: dict[str, int] = {}
     while True:
         more = {
-            function: next(index for index, a in enumerate(node.args.args) if a.arg in ("name", "id_"))
+            function: [a.arg for a in node.args.args if a.arg != "self"].index(
+                next(a.arg for a in node.args.args if a.arg in ("name", "id_"))
+            )
             for function, node in functions.items()
             if function not in makers
             and any(a.arg in ("name", "id_") for a in node.args.args)
@@ -181,7 +183,7 @@ def made(name: str) -> set[str]:
 
 
 def _called(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else ""
+    return call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _texts(node: ast.expr) -> list[str]:
@@ -200,7 +202,10 @@ def test_every_finding_has_a_heading_and_every_heading_a_finding(name: str) -> N
     assert len(headings) == len(set(headings)) > 0
     fits = {pattern: re.compile(re.escape(pattern).replace(r"\*", "[a-z-]+")) for pattern in code}
     assert [pattern for pattern, form in fits.items() if not any(form.fullmatch(head) for head in headings)] == []
-    assert [head for head in headings if not any(form.fullmatch(head) for form in fits.values())] == []
+    # A name may also travel in a tuple before it becomes a finding, so that every text of the module counts here.
+    tree = ast.parse((CHECKS / f"{name}.py").read_text(encoding="utf-8"))
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert [head for head in headings if head not in texts and not any(form.fullmatch(head) for form in fits.values())] == []
 
 
 @pytest.mark.parametrize("name", checks.names())
