@@ -16,6 +16,7 @@ from . import machine, results, sandbox
 from .stages import Stages
 
 NAME = "bubblewrap"
+ISOLATION = "user+mount+pid+net+ipc+uts namespaces, no capabilities, no_new_privs, seccomp, read-only mounts"
 _NONCE = re.compile(r"[0-9A-Za-z._-]{1,128}")
 
 
@@ -63,7 +64,7 @@ class Bubblewrap:
         return self.facts
 
     async def run(self, stage: Stage, nonce: str) -> Outcome:
-        """The stage's outcome; answered from the cache only where the stage says it may, with the nonce of the run that made it.
+        """The stage's outcome, or where the stage says that it may: an earlier one, with the nonce of the run that made it.
 
         Cancelling kills every process of the stage before the cancellation goes on.
         """
@@ -95,15 +96,11 @@ class Bubblewrap:
         return Facts(
             name=NAME,
             version=version,
-            isolation=f"user+mount+pid+net+ipc+uts namespaces, no capabilities, no_new_privs, {self.filtered()}, read-only mounts",
+            isolation=ISOLATION,
             network="loopback",
             uid=machine.Uid.choose().words,
             limits=sandbox.ENFORCED_BY,
         )
-
-    def filtered(self) -> str:
-        """Whether system calls are filtered, in words."""
-        return "seccomp"
 
     def command(self, stage: Stage, place: Place, nonce: str) -> sandbox.Command:
         """Everything about one sandbox, as a value; nothing is started."""

@@ -1,8 +1,9 @@
-"""What this machine offers a sandbox: the bwrap binary, a uid to run as, sources a dropped uid can mount, and what is closed."""
+"""What this machine offers a sandbox: bwrap, a uid to run as, sources that a dropped uid can mount; and what is closed."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import marshal
 import os
@@ -68,6 +69,7 @@ def interpreter() -> str:
     return os.path.realpath(base)
 
 
+@functools.cache
 def launcher() -> bytes:
     """The launcher as a .pyc of this interpreter: compiling its source anew would cost every stage some milliseconds."""
     spec = importlib.util.find_spec("probatum.probe.launcher")

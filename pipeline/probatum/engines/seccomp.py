@@ -9,6 +9,7 @@ Numbers are from the kernel's system call tables; the newer ones (424 and up) ar
 from __future__ import annotations
 
 import errno
+import functools
 import platform
 import socket
 import struct
@@ -78,6 +79,7 @@ _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEW
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 
 
+@functools.cache
 def program(machine: str = "", memfd: bool = False) -> bytes:
     """The filter for ``machine`` (default: this one), as an array of struct sock_filter in native byte order.
 

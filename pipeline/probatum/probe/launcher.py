@@ -11,7 +11,8 @@ command's stdin. The result is ``MAGIC``, the length of a JSON header, the heade
 What runs below the launcher is hostile and may share its uid: it must not trace or read it, or hold its descriptors.
 """
 
-import _signal as signal  # the C half of ``signal``: importing enum would cost every stage 4 ms
+from __future__ import annotations
+
 import ctypes
 import fcntl
 import os
@@ -20,6 +21,9 @@ import select
 import stat
 import sys
 import time
+
+# ``signal`` imports enum, which would cost every stage 4 ms; its C half, always loaded, has all that is needed here.
+signal = sys.modules["_signal"]
 
 MAGIC = b"PROBATUM-RESULT-1\n"
 KEEP = 1 << 20
@@ -34,7 +38,7 @@ _MOST_FILES = 1 << 20
 class Config:
     """What to run and under which limits, as the engine wrote it."""
 
-    def __init__(self, fields):
+    def __init__(self, fields: dict[str, list[bytes]]) -> None:
         self.nonce = fields["nonce"][0]
         self.argv = fields.get("argv", [])
         self.env = dict(item.split(b"=", 1) for item in fields.get("env", []))
@@ -50,9 +54,9 @@ class Config:
         self.uid = 0
 
 
-def read_config(descriptor):
+def read_config(descriptor: int) -> Config:
     """Read exactly one configuration. The writer keeps its end open: when that closes, the gate is gone."""
-    fields = {}
+    fields: dict[str, list[bytes]] = {}
     for item in exactly(descriptor, int.from_bytes(exactly(descriptor, 8), "big")).split(b"\0")[:-1]:
         key, value = item.split(b"=", 1)
         fields.setdefault(key.decode("ascii"), []).append(value)
@@ -61,7 +65,7 @@ def read_config(descriptor):
     return config
 
 
-def exactly(descriptor, size):
+def exactly(descriptor: int, size: int) -> bytes:
     """``size`` bytes, or EOFError."""
     data = bytearray()
     while len(data) < size:
@@ -72,7 +76,7 @@ def exactly(descriptor, size):
     return bytes(data)
 
 
-def harden():
+def harden() -> None:
     """Nobody of our uid may trace us, read our memory or take our descriptors; no child gains privileges."""
     libc = ctypes.CDLL(None)
     zero = ctypes.c_ulong(0)
@@ -84,14 +88,14 @@ def harden():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def first_process():
+def first_process() -> int:
     """When this process started, unix microseconds, rounded up to the kernel's clock tick."""
     ticks = int(read_small("/proc/self/stat").rsplit(b")", 1)[1].split()[19])
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - (ticks + 1) / os.sysconf("SC_CLK_TCK")
     return int((time.time() - max(age, 0.0)) * 1_000_000)
 
 
-def start(config, streams):
+def start(config: Config, streams: tuple[int, ...]) -> tuple[int, int]:
     """Fork the command; (pid, 0), or (0, errno) when it could not be executed."""
     told, tell = os.pipe()
     pid = os.fork()
@@ -113,7 +117,7 @@ def start(config, streams):
     return pid, 0
 
 
-def child(config, streams):
+def child(config: Config, streams: tuple[int, ...]) -> None:
     """Between fork and exec: own session, limits, streams on 0 to 3; all else closes on exec."""
     os.setsid()
     # Every source goes far above 3 first, or one dup2 could overwrite the next one's source.
@@ -143,19 +147,21 @@ def child(config, streams):
 class Run:
     """One command from its start to the last process of the sandbox."""
 
-    def __init__(self, config, lifeline):
+    def __init__(self, config: Config, lifeline: int) -> None:
         self.config, self.lifeline = config, lifeline
-        self.pid, self.status, self.end = 0, None, None
+        self.pid = 0
+        self.status: int | None = None
+        self.end: tuple[str, int, str] | None = None
         self.report, self.stdout, self.stderr = bytearray(), bytearray(), bytearray()
         self.said = {"report": 0, "output": 0}
-        self.streams = {}
+        self.streams: dict[int, tuple[bytearray, str]] = {}
 
-    def over(self, limit):
+    def over(self, limit: str) -> None:
         """The first limit that was passed names the end."""
         if self.end is None:
             self.end = ("over", 0, limit)
 
-    def go(self):
+    def go(self) -> tuple[str, int, str]:
         """Run to the end; afterwards no other process lives in this pid namespace."""
         (in_r, in_w), (out_r, out_w), (err_r, err_w), (rep_r, rep_w) = (os.pipe() for _ in range(4))
         deadline = time.monotonic() + self.config.wall
@@ -163,12 +169,11 @@ class Run:
         for descriptor in (in_r, out_w, err_w, rep_w):
             os.close(descriptor)
         if problem:
-            self.end = ("setup", problem, "")
-            return
+            return ("setup", problem, "")
         self.streams = {out_r: (self.stdout, "output"), err_r: (self.stderr, "output"), rep_r: (self.report, "report")}
         try:
             self.supervise(in_w, deadline)
-            self.measure()  # what the command left running behind it still counts
+            self.measure(ended=1)  # what the command left running behind it still counts
         finally:
             self.kill_all()
         for descriptor in self.streams:
@@ -176,10 +181,9 @@ class Run:
                 pass
         if self.end is None:
             self.measure_files()
-        if self.end is None:
-            self.end = said_by(self.status)
+        return self.end or said_by(self.status)
 
-    def supervise(self, stdin, deadline):
+    def supervise(self, stdin: int, deadline: float) -> None:
         """Feed and read until the command itself ends or a limit is passed; what its children hold open is not waited for."""
         poll = select.poll()
         poll.register(os.pidfd_open(self.pid), select.POLLIN)
@@ -214,19 +218,19 @@ class Run:
                             poll.unregister(stdin)
                             os.close(stdin)
 
-    def reap(self):
+    def reap(self) -> bool:
         """Collect every process that has ended; true once the command itself is among them."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 pid = 0
-            if pid == self.pid:
+            if pid == self.pid and self.status is None:  # its number may be given to another later
                 self.status = status
             if pid == 0:
                 return self.status is not None
 
-    def drain(self, descriptor):
+    def drain(self, descriptor: int) -> int | None:
         """Read once: how much came, 0 where nothing is there, None at the end. Past its cap a stream ends the run."""
         kept, limit = self.streams[descriptor]
         try:
@@ -242,9 +246,9 @@ class Run:
             kept[:] = kept[len(data) - KEEP :] + data
         return len(data) or None
 
-    def measure(self):
+    def measure(self, ended: int = 0) -> None:
         """Look at processes, memory and disk from outside the command; name the first limit that is passed."""
-        tasks, resident, pids, me = 0, 0, [], str(os.getpid())
+        tasks, resident, pids, me = ended, 0, [], str(os.getpid())
         for name in os.listdir("/proc"):
             if name.isdigit() and name != me:
                 line = read_small("/proc/" + name + "/stat").rsplit(b")", 1)[-1].split()
@@ -265,7 +269,7 @@ class Run:
         if used > self.config.disk or inodes > max(1 << 14, self.config.disk >> 12):
             self.over("disk")
 
-    def measure_files(self):
+    def measure_files(self) -> None:
         """A file as large as the limit was stopped there: Python ignores SIGXFSZ, so the exit status does not tell."""
         waiting, seen = list(self.config.writable), 0
         while waiting and seen < _MOST_FILES and self.end is None:
@@ -281,7 +285,7 @@ class Run:
             except OSError:
                 continue  # closed or too deep to name: only the naming of the end suffers
 
-    def kill_all(self):
+    def kill_all(self) -> None:
         """Every other process of the pid namespace dies, whatever session or group it hides in."""
         until = time.monotonic() + 5
         while time.monotonic() < until:
@@ -301,15 +305,17 @@ class Run:
                 return
 
 
-def said_by(status):
+def said_by(status: int | None) -> tuple[str, int, str]:
     """What waitpid says: exit(137) is an exit, and only a signal is a signal."""
+    if status is None:
+        raise OSError("the command ended without a status")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return ("over", 0, "file") if number == signal.SIGXFSZ else ("signalled", number, "")
     return ("exited", os.WEXITSTATUS(status), "")
 
 
-def feed(descriptor, data):
+def feed(descriptor: int, data: memoryview) -> memoryview:
     """Write what fits; what is left. A reader that went away is served."""
     try:
         return data[os.write(descriptor, data[: 1 << 16]) :]
@@ -319,7 +325,7 @@ def feed(descriptor, data):
         return data[:0]
 
 
-def read_small(path):
+def read_small(path: str) -> bytes:
     """A file of /proc, b"" when its process is gone or closed to us."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -333,28 +339,28 @@ def read_small(path):
         os.close(descriptor)
 
 
-def proportional(pid):
+def proportional(pid: str) -> int:
     """A process's share of the memory it maps, in bytes; all of it where the process hides its map."""
     for line in read_small("/proc/" + pid + "/smaps_rollup").split(b"\n"):
         if line.startswith(b"Pss:"):
             return int(line.split()[1]) << 10
-    line = read_small("/proc/" + pid + "/stat").rsplit(b")", 1)[-1].split()
-    return int(line[21]) * _PAGE if len(line) > 21 else 0
+    fields = read_small("/proc/" + pid + "/stat").rsplit(b")", 1)[-1].split()
+    return int(fields[21]) * _PAGE if len(fields) > 21 else 0
 
 
-def segments():
+def segments() -> int:
     """Bytes in System V segments that no process maps."""
     rows = [line.split() for line in read_small("/proc/sysvipc/shm").split(b"\n")[1:]]
     return sum(int(row[14]) + int(row[15]) for row in rows if len(row) > 15 and row[6] == b"0")
 
 
-def collect(config, root=b"/out"):
+def collect(config: Config) -> list[tuple[int, bytes]]:
     """The declared outputs that are regular files: (index, bytes). No link is followed, no folder on the way either."""
     found, left = [], config.disk
     for index, name in enumerate(config.outputs):
         try:
             *folders, last = name.split(b"/")
-            where = os.open(root, os.O_PATH | os.O_DIRECTORY)
+            where = os.open(b"/out", os.O_PATH | os.O_DIRECTORY)
             for folder in folders:
                 where = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=where)
             file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, dir_fd=where)
@@ -367,45 +373,32 @@ def collect(config, root=b"/out"):
     return found
 
 
-def result(config, run, began, problem=""):
-    """The framed result."""
-    how, code, limit = run.end if run is not None else ("failed", 0, "")
-    outputs = collect(config) if how == "exited" else []
-    parts = [bytes(run.report), bytes(run.stdout), bytes(run.stderr)] if run is not None else [b"", b"", b""]
-    safe = "".join(c if c.isalnum() or c in " .,:/_-'[]()" else "?" for c in problem.encode("ascii", "replace").decode())
+def result(config: Config, end: tuple[str, int, str], began: int, parts: tuple[bytes, ...], problem: str = "") -> bytes:
+    """The framed result. Written by hand: the json module would cost every stage 8 ms."""
+    outputs = collect(config) if end[0] == "exited" else []
+    plain = "".join(char if char.isalnum() or char in " .,:/_-'[]()" else "?" for char in ascii(problem))
     header = (
-        '{"nonce":"%s","how":"%s","code":%d,"limit":"%s","first_process":%d,"problem":"%s","sizes":[%d,%d,%d],"outputs":[%s]}'
-        % (
-            config.nonce.decode("ascii"),
-            how,
-            code,
-            limit,
-            began,
-            safe,
-            *map(len, parts),
-            ",".join("[%d,%d]" % (index, len(data)) for index, data in outputs),
-        )
+        f'{{"nonce":"{config.nonce.decode("ascii")}","how":"{end[0]}","code":{end[1]},"limit":"{end[2]}",'
+        f'"first_process":{began},"problem":"{plain}","sizes":{[len(part) for part in parts]},'
+        f'"outputs":{[[index, len(data)] for index, data in outputs]}}}'
     ).encode("ascii")
     return b"".join([MAGIC, len(header).to_bytes(8, "big"), header, *parts, *(data for _, data in outputs)])
 
 
-def serve(config, lifeline):
-    """Run the configured command and return the framed result; trouble of our own is "failed", never an exit status."""
-    began, run = 0, None
+def serve(config: Config, lifeline: int) -> bytes:
+    """Run the configured command and frame what came; trouble of our own is "failed", never an exit status."""
+    began = 0
     try:
         if os.getpid() != 1:
             raise OSError("not the first process of a pid namespace")
-        began = first_process()
-        run = Run(config, lifeline)
-        run.end = None if config.argv else ("exited", 0, "")
-        if config.argv:
-            run.go()
-        return result(config, run, began)
+        began, run = first_process(), Run(config, lifeline)
+        end = run.go() if config.argv else ("exited", 0, "")
+        return result(config, end, began, (bytes(run.report), bytes(run.stdout), bytes(run.stderr)))
     except Exception as error:
-        return result(config, None, began, "%s: %s" % (type(error).__name__, error))
+        return result(config, ("failed", 0, ""), began, (b"", b"", b""), f"{type(error).__name__}: {error}")
 
 
-def main(arguments):
+def main(arguments: list[str]) -> None:
     """Choose the front end."""
     harden()
     if arguments[0] == "fd":
