@@ -33,6 +33,8 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     file of the tree would shadow (installed ones and the standard library's). ``generated``: files that a build would have
     written into the tree (version files); they belong into every scored tree. ``self_import``: modules of the gated project
     that pytest itself imports, so that an in-process run cannot judge them. ``notes``: one line each, for the report.
+    ``inputs``: base's paths that decided what is installed, whatever their names: a change of one is a change of class
+    environment.
     """
 
     runtime: Runtime
@@ -44,6 +46,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     packages: Mapping[str, str]
     self_import: tuple[str, ...]
     notes: tuple[str, ...]
+    inputs: tuple[str, ...]
 
 
 def environment(policy: Policy, base: Tree, read: Callable[[str], bytes], cache: Path) -> Built:
@@ -58,7 +61,14 @@ def environment(policy: Policy, base: Tree, read: Callable[[str], bytes], cache:
     python = find(policy.environment.python, uv)
     want = wanted(policy.environment, files)
     project = env_project.read(files)
-    key = _key({"python": _binary(python), "want": want, "project": project.name, "with": "uv" if uv else "pip"})
+    key = _key(
+        {
+            "python": _binary(python),
+            "want": msgspec.structs.replace(want, inputs=()),
+            "project": project.name,
+            "with": "uv" if uv else "pip",
+        }
+    )
     envs = env_entry.private(cache) / "envs"
 
     def build(folder: Path) -> bytes:
@@ -82,7 +92,7 @@ def environment(policy: Policy, base: Tree, read: Callable[[str], bytes], cache:
         place=Place(python=f"{INSIDE}/bin/python", binds=tuple(binds), path=f"{INSIDE}/bin"),
         names=frozenset(info.names) | frozenset(python.stdlib),
         generated=generated, python=info.python, pytest=info.pytest, packages=info.packages,
-        self_import=info.project, notes=(*info.notes, *project.notes),
+        self_import=info.project, notes=(*info.notes, *project.notes), inputs=want.inputs,
     )  # fmt: skip
 
 

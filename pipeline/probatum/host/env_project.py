@@ -9,7 +9,6 @@ pytest plugins: those would be candidate code that pytest loads before a test is
 from __future__ import annotations
 
 import ast
-import configparser
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ..core.stage import Blob, Tree
+from .env_legacy import described
 from .env_sources import Files
 
 UNKNOWN = "0.0.0+base"
@@ -48,7 +48,7 @@ class Project(msgspec.Struct, frozen=True, kw_only=True):
 def read(files: Files) -> Project:
     """The project that base's pyproject.toml, setup.cfg or setup.py describes; an empty one where nothing names it."""
     tables = files.toml("pyproject.toml") if "pyproject.toml" in files else {}
-    legacy = {**_setup_py(files), **_setup_cfg(files)}
+    legacy = described(files)
     tool = _table(tables, "tool")
     poetry = _table(tool, "poetry")
     project = {**poetry, **_table(tables, "project")}
@@ -243,61 +243,6 @@ def _version_files(tool: Mapping[str, Any], version: str) -> dict[str, str]:
             text = text.replace(mark, value())
         found[posixpath.normpath(path)] = text.replace("{{", "{").replace("}}", "}").replace("{}", version, 1)
     return found
-
-
-def _setup_cfg(files: Files) -> dict[str, Any]:
-    if "setup.cfg" not in files:
-        return {}
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    try:
-        parser.read_string(files.text("setup.cfg"))
-    except configparser.Error:
-        return {}
-    found: dict[str, Any] = dict(parser.items("metadata")) if parser.has_section("metadata") else {}
-    if parser.has_section("options.entry_points"):
-        raw = parser.items("options.entry_points")
-        found["entry_points"] = {group: _entry_lines(lines.splitlines()) for group, lines in raw}
-    return found
-
-
-def _setup_py(files: Files) -> dict[str, Any]:
-    """Literal arguments of the call of ``setup`` in setup.py, constants of the module put in."""
-    if "setup.py" not in files:
-        return {}
-    try:
-        tree = ast.parse(files.text("setup.py"))
-    except (SyntaxError, ValueError, RecursionError):
-        return {}
-    constants: dict[str, str] = {}
-    found: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                constants[node.targets[0].id] = node.value.value
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "setup":
-            for keyword in node.keywords:
-                if keyword.arg in ("name", "version", "description", "entry_points"):
-                    if isinstance(keyword.value, ast.Name):
-                        found[keyword.arg] = constants.get(keyword.value.id)
-                        continue
-                    try:
-                        found[keyword.arg] = ast.literal_eval(keyword.value)
-                    except (ValueError, TypeError, RecursionError):
-                        continue
-    points = found.get("entry_points")
-    if isinstance(points, dict):
-        found["entry_points"] = {
-            str(group): _entry_lines(lines if isinstance(lines, list) else str(lines).splitlines())
-            for group, lines in points.items()
-        }
-    else:
-        found.pop("entry_points", None)
-    return {key: value for key, value in found.items() if value}
-
-
-def _entry_lines(lines: list[Any]) -> dict[str, str]:
-    pairs = (str(line).partition("=") for line in lines if "=" in str(line))
-    return {name.strip(): target.strip() for name, _, target in pairs}
 
 
 def _table(tables: Mapping[str, Any], *names: str) -> dict[str, Any]:

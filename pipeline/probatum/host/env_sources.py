@@ -14,6 +14,7 @@ import msgspec
 from ..core.policy import Environment
 from ..core.stage import Tree
 from ..errors import PolicyError
+from .env_legacy import with_older_tables
 
 GROUPS = ("test", "tests", "testing", "dev")
 """Extras and dependency groups that a project keeps its test tools in."""
@@ -33,6 +34,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     ``kind``: ``requirements`` (a requirements file), ``uv`` (a uv.lock to be exported with ``options``), ``pylock``.
     ``pinned``: the text is ours. ``hashed``: every package must match a hash. ``notes``: one line each, for the report.
+    ``inputs``: the paths of base that decided it; a change of one of them changes what is installed.
     """
 
     kind: str
@@ -43,6 +45,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     hashed: bool = False
     notes: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
 
 class Files:
@@ -50,6 +53,7 @@ class Files:
 
     def __init__(self, base: Tree, read: Callable[[str], bytes]) -> None:
         self._base, self._read = base, read
+        self.inputs: set[str] = set()
 
     def __contains__(self, path: str) -> bool:
         blob = self._base.files.get(path.encode())
@@ -66,6 +70,7 @@ class Files:
         return blob.data if blob.data is not None else self._read(blob.oid)
 
     def text(self, path: str) -> str:
+        self.inputs.add(path)
         try:
             return self.bytes(path).decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -86,9 +91,13 @@ def wanted(policy: Environment, files: Files) -> Wanted:
         raise PolicyError("environment", "image: needs an engine that runs images", "name a lock or packages instead")
     if policy.lock and policy.packages:
         raise PolicyError("environment", "lock and packages exclude each other", "keep one")
-    project = files.toml("pyproject.toml") if "pyproject.toml" in files else {}
+    return msgspec.structs.replace(_choose(policy, files), inputs=tuple(sorted(files.inputs)))
+
+
+def _choose(policy: Environment, files: Files) -> Wanted:
     if policy.packages:
         return _requirements("\n".join(policy.packages) + "\n", "policy's packages", [])
+    project = files.toml("pyproject.toml") if "pyproject.toml" in files else {}
     if policy.lock:
         return _lock(policy.lock, policy, project, files)
     for name in LOCKS:
@@ -119,6 +128,7 @@ def _lock(name: str, policy: Environment, project: Mapping[str, Any], files: Fil
     if base == "uv.lock":
         return _uv(name, policy, project, files)
     if base.startswith("pylock") and base.endswith(".toml"):
+        files.inputs.add(name)
         return Wanted(kind="pylock", files={"pylock.toml": files.bytes(name)}, main="pylock.toml", source=name, hashed=True)
     if base == "poetry.lock":
         return _poetry(name, policy, files)
@@ -141,13 +151,14 @@ def _loose(policy: Environment, project: Mapping[str, Any], files: Files) -> Wan
                 lines.append(text)
                 extras += selves
                 sources.append(path.decode())
+    project = with_older_tables(project, files)
     offered = project.get("project", {}).get("optional-dependencies", {})
     grouped = project.get("dependency-groups", {})
     extras += [name for name in offered if not policy.extras and _normal(name) in GROUPS]
     groups = policy.groups or [name for name in grouped if _normal(name) in GROUPS]
     tables = _own(project, extras, groups, notes, dependencies=True)
     if tables:
-        sources.append("pyproject.toml")
+        sources.append("the project's own tables")
     lines += tables
     if not any(line.strip() for text in lines for line in text.splitlines()):
         return None
@@ -177,6 +188,7 @@ def _uv(name: str, policy: Environment, project: Mapping[str, Any], files: Files
     options = [*(f"--extra={extra}" for extra in extras), *(f"--group={group}" for group in groups)]
     copies = {path.removeprefix(prefix): files.bytes(path) for path in members}
     copies["uv.lock"] = files.bytes(name)
+    files.inputs |= {name, *members}
     return Wanted(kind="uv", files=copies, main="uv.lock", source=name, options=tuple(options), hashed=True)
 
 
