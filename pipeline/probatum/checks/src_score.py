@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
 from ..core.check import Have
+from ..core.lease_plan import SkipsBody, book_of
+from ..core.leases import Malformed, expected_red
 from ..core.records import PatchBody, SuiteBody, TestRow
-from ..core.score_plan import PARTS, plan, read
+from ..core.score_plan import PARTS, plan, proposed_paths, read
 from ..core.verdict import Finding, Verdict
 
 __all__ = ["BODIES", "RECORDS", "Options", "judge", "plan", "read"]
 
 RECORDS: tuple[str, ...] = tuple(f"suite.{part}" for part in PARTS)
-BODIES: Mapping[str, type] = {}
+BODIES: Mapping[str, type] = {"skips": SkipsBody}
 
+COMPILED = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".pyx", ".pxd", ".pxi", ".rs", ".f", ".f90", ".go")
 RED = ("failed", "error")
 
 
@@ -38,12 +41,41 @@ def judge(have: Have, options: Options, now: int) -> list[Finding]:
     patch, base, run = have.get("patch"), have.get("suite.base"), have.get("suite.run")
     if not isinstance(patch, PatchBody) or not isinstance(base, SuiteBody) or not isinstance(run, SuiteBody):
         return [_block("not-run", "the patch was not scored", remedy="see oracle_integrity, or run the gate again")]
-    ended = list(_end(base, run))
-    if ended:
-        return ended
-    exempt: frozenset[str] = frozenset()
-    recheck = have.get("suite.recheck")
-    return [*_modules(base, run, options, exempt), *_ids(base, run, recheck, options, exempt), *_watch(base, run)]
+    found = [*_content(patch), *_end(base, run)]
+    if any(finding.verdict is Verdict.BLOCK for finding in found):
+        return found
+    exempt = _exempt(have, now)
+    found += [*_modules(base, run, options, exempt), *_ids(base, run, have.get("suite.recheck"), options, exempt)]
+    found += [*_watch(base, run), *_twins(base, have.get("suite.twins"), have.get("suite.twincheck"), options)]
+    return [*found, *_proposed(patch, have.get("suite.proposed"), have.get("suite.proposedbase"))]
+
+
+def _exempt(have: Have, now: int) -> Callable[[str], bool]:
+    """Whether a live expected_red row of base's ledger names a node id or a module; a broken ledger exempts nothing."""
+    skips = have.get("skips")
+    live: frozenset[str] = frozenset()
+    if isinstance(skips, SkipsBody):
+        try:
+            book = book_of(skips, now, 90)
+        except Malformed:
+            return lambda name: False
+        live = expected_red(book.ledger, book.modules, book.digest, now, book.max_days)
+    return lambda name: any(name == row or name.startswith((f"{row}[", f"{row}::")) for row in live)
+
+
+def _content(patch: PatchBody) -> Iterator[Finding]:
+    """What is in the tree but cannot be scored here."""
+    changed = {row.path for row in patch.changes}
+    for path, why in patch.missing.items():
+        verdict = Verdict.HOLD if path in changed else Verdict.PASS
+        yield _finding(verdict, "missing-content", why, path, "commit the content itself, or move it out of product")
+    for row in patch.changes:
+        if row.class_ == "product" and row.path.endswith(COMPILED):
+            yield _finding(
+                Verdict.HOLD, "not-built", "a compiled source changed, and nothing here compiles it", row.path, _LOOK
+            )
+    for name in patch.self_import:
+        yield _finding(Verdict.HOLD, "in-pytest", "pytest itself imports this package: no verdict in process", name, _LOOK)
 
 
 def _end(base: SuiteBody, run: SuiteBody) -> Iterator[Finding]:
@@ -68,7 +100,7 @@ def _end(base: SuiteBody, run: SuiteBody) -> Iterator[Finding]:
             yield _block("exit-status", said)
 
 
-def _modules(base: SuiteBody, run: SuiteBody, options: Options, exempt: frozenset[str]) -> Iterator[Finding]:
+def _modules(base: SuiteBody, run: SuiteBody, options: Options, exempt: Callable[[str], bool]) -> Iterator[Finding]:
     """Every sealed module that base collects is collected; one that base cannot collect must be, and pass whole."""
     for path, was in sorted(base.modules.items()):
         error = run.modules.get(path, "was never reached")
@@ -76,7 +108,7 @@ def _modules(base: SuiteBody, run: SuiteBody, options: Options, exempt: frozense
         if was == "":
             if error:
                 yield _block("not-collected", f"base collects this module, the patch does not: {error}", path)
-        elif path in exempt:
+        elif exempt(path):
             yield _remark("expected-red", "an expected_red row exempts this module", path)
         elif error and options.known_failures == "strict":
             yield _block("still-red", f"neither base nor the patch collects this module: {error}", path, _KNOWN)
@@ -91,7 +123,7 @@ def _modules(base: SuiteBody, run: SuiteBody, options: Options, exempt: frozense
 
 
 def _ids(
-    base: SuiteBody, run: SuiteBody, recheck: SuiteBody | None, options: Options, exempt: frozenset[str]
+    base: SuiteBody, run: SuiteBody, recheck: SuiteBody | None, options: Options, exempt: Callable[[str], bool]
 ) -> Iterator[Finding]:
     """Exactly base's node ids, each once, none redder than there."""
     here = {row.id: row for row in run.tests}
@@ -122,8 +154,8 @@ def _ids(
         yield _remark("mended", f"{mended} of base's red tests pass here")
 
 
-def _still_red(row: TestRow, options: Options, exempt: frozenset[str]) -> Finding:
-    if row.id in exempt:
+def _still_red(row: TestRow, options: Options, exempt: Callable[[str], bool]) -> Finding:
+    if exempt(row.id):
         return _remark("expected-red", "red on base and here; an expected_red row exempts it", row.id)
     if options.known_failures == "strict":
         return _block("still-red", f"red on base and still red: {row.signature}", row.id, _KNOWN)
@@ -147,6 +179,65 @@ def _watch(base: SuiteBody, run: SuiteBody) -> Iterator[Finding]:
             yield _block("tampered", "was changed while the patch's code ran; base leaves it alone", change, "do not patch it")
 
 
+def _twins(base: SuiteBody, twins: SuiteBody | None, check: SuiteBody | None, options: Options) -> Iterator[Finding]:
+    """A twin cannot pass whatever the code does: one that does, and that base fails because of the twin, proves forging."""
+    if twins is None:
+        if any(base.tests) and options.twins.share > 0:
+            yield _block("no-twins", "control twins were never run", remedy="run the gate again")
+        return
+    rows = {row.id: row for row in twins.tests}
+    was = {row.id: row for row in base.tests}
+    again = {row.id: row for row in check.tests} if check else {}
+    silent = [name for name in twins.collected if name not in rows]
+    if silent:
+        said = f"{len(silent)} of {len(twins.collected)} control twins were never reported ({twins.end.how} {twins.end.code})"
+        yield _block("twins-silent", said, silent[0].partition(" ")[2])
+    forged: dict[str, str] = {}
+    for name in twins.collected:
+        row = rows.get(name)
+        if row is None or row.outcome in RED:
+            continue
+        kind, _, id_ = name.partition(" ")
+        seen = again.get(name)
+        if seen is None or (seen.outcome in RED and counts(was.get(id_), seen)):
+            forged.setdefault(id_, kind)
+    for id_, kind in forged.items():
+        yield _block("forged", f"a control twin ({kind}) that cannot pass did", id_, "the code must not know that it is tested")
+    sure = {name.partition(" ")[2] for name in twins.collected}
+    yield _remark("twins", f"{len(sure)} of {len(base.tests)} tests had a control twin")
+
+
+def counts(was: TestRow | None, seen: TestRow) -> bool:
+    """A twin of a test that is red on base counts only if it changes the failure's text there."""
+    return was is None or was.outcome not in RED or was.signature != seen.signature
+
+
+def _proposed(patch: PatchBody, here: SuiteBody | None, before: SuiteBody | None) -> Iterator[Finding]:
+    """The patch's own tests must pass on the patch; how many fail without it is told. They never score for the oracle."""
+    if here is None:
+        if proposed_paths(patch):
+            yield _block("proposed-not-run", "the patch's own tests were not run", remedy="run the gate again")
+        return
+    if here.end.how != "exited" or here.junk or not here.finished:
+        how = f"over {here.end.limit}" if here.end.how == "over" else f"{here.end.how} {here.end.code}"
+        yield _block("proposed-failed", f"the patch's own tests did not run to their end ({how})")
+        return
+    for path, error in here.modules.items():
+        if error:
+            yield _block("proposed-failed", f"the patch's own module is not collected: {error}", path, "mend the new test")
+    for row in here.tests:
+        if row.outcome in RED:
+            yield _block(
+                "proposed-failed", f"the patch's own test is red: {row.signature}", row.id, "mend the test or the code"
+            )
+    green = sum(row.outcome == "passed" for row in here.tests)
+    red = {row.id for row in before.tests if row.outcome in RED} if before else set()
+    lost = {path for path, error in before.modules.items() if error} if before else set()
+    fail = sum(row.id in red or row.id.partition("::")[0] in lost for row in here.tests)
+    yield _remark("proposed", f"{len(here.tests)} new tests, {fail} fail on base, {green} pass here")
+
+
+_LOOK = "a human looks at it"
 _KNOWN = "mend it, or name it in the ledger's expected_red, or set known_failures: no-worse-than-base"
 
 

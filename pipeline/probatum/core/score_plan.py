@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import PolicyError
-from .canonical import escape
+from .canonical import escape, unescape
 from .check import Have, Note, Patch
 from .records import PatchBody, SuiteBody
 from .stage import Outcome, Stage, Tree
@@ -56,24 +56,20 @@ def newly_red(base: SuiteBody, run: SuiteBody) -> tuple[str, ...]:
     return tuple(row.id for row in run.tests if row.outcome in RED and row.id in was and was[row.id] not in RED)
 
 
-def proposed_modules(patch: Patch, record: PatchBody) -> tuple[bytes, ...]:
-    """Changed test modules of the merged tree that are nobody's oracle."""
+def proposed_paths(record: PatchBody) -> tuple[str, ...]:
+    """Escaped paths of the test modules that the patch brings and that are nobody's oracle."""
     free = {edit.path for edit in record.edits if edit.as_ == "proposed"}
-    rows = [change.path for change in patch.changes if change.new is not None]
-    return tuple(sorted(path for path in rows if (escape(path) in free or _is(patch, path)) and _is_test(path)))
+    rows = (row for row in record.changes if row.new_oid and (row.path in free or row.class_ == "proposed"))
+    return tuple(sorted(row.path for row in rows if _is_test(row.path)))
 
 
-def _is(patch: Patch, path: bytes) -> bool:
-    return patch.classes.get(path) == "proposed"
-
-
-def _is_test(path: bytes) -> bool:
-    name = path.rsplit(b"/", 1)[-1]
-    return name.endswith(b".py") and (name.startswith(b"test_") or name.endswith(b"_test.py"))
+def _is_test(path: str) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
 
 
 def _proposed(patch: Patch, record: PatchBody, before: Tree, after: Tree) -> Iterator[Stage]:
-    modules = proposed_modules(patch, record)
+    modules = tuple(unescape(path) for path in proposed_paths(record))
     if not modules:
         return
     free = {edit.path for edit in record.edits if edit.as_ == "proposed"}
