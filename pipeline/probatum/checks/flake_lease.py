@@ -259,16 +259,16 @@ def _dead_rows(book: Book, used: set[str]) -> Iterator[Finding]:
 
 def _added(skips: SkipsBody, book: Book) -> Iterator[Finding]:
     """A skip that the patch puts into a sealed file needs a lease that base's ledger holds already."""
+    live = {
+        (book.stem(row), row.source_digest)
+        for row in book.ledger.leases
+        if (book.wrong(row, book.ledger.leases) or ("drifted",))[0] == "drifted"
+    }
     for skip in skips.added:
-        live = False
-        for row in book.ledger.leases:
-            wrong = book.wrong(row, book.ledger.leases)
-            if skip.scope == "test" and book.stem(row) == skip.stem and (wrong is None or wrong[0] == "drifted"):
-                live = row.source_digest is not None and row.source_digest == skips.moved.get(skip.stem)
-        if not live:
-            remedy = f"land the lease first: probatum lease add {shlex.quote(skip.stem)}"
+        if (skip.stem, skips.moved.get(skip.stem, "")) not in live:
+            reason = f"line {skip.line} adds {skip.text} to a sealed file, and base holds no lease for it"
             yield _finding(
-                "added-skip", f"line {skip.line} adds {skip.text} to a sealed file, without a lease on base", skip.stem, remedy
+                "added-skip", reason, skip.stem, f"land the lease first: probatum lease add {shlex.quote(skip.stem)}"
             )
 
 

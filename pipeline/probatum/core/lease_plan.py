@@ -237,11 +237,18 @@ def _added(patch: Patch, static: list[Skip], roots: list[bytes]) -> tuple[tuple[
     if not changed:
         return (), {}
     closures = Closures(SealedFiles(patch.sealed.with_files(changed), patch.read), roots)
-    scanned, _ = _scan(closures.raw, changed, set())
     before = {(skip.stem, skip.kind, skip.condition, skip.text) for skip in static}
-    added = tuple(
+    scanned, _ = _scan(closures.raw, changed, set())
+    added = [
         skip
         for skip in scanned
-        if canonical.unescape(skip.path) in changed and (skip.stem, skip.kind, skip.condition, skip.text) not in before
-    )
-    return added, _digests(closures, sorted({skip.stem for skip in added if skip.scope == "test"}))[0]
+        if canonical.unescape(skip.path) in changed
+        and skip.scope != "param"
+        and (skip.stem, skip.kind, skip.condition, skip.text) not in before
+    ]
+    if patch.policy.layout == "in-place":
+        # A test that nobody sealed may skip as it likes: it scores for nothing.
+        sealed = Closures(SealedFiles(patch.sealed, patch.read), roots)
+        known, _ = _digests(sealed, {skip.stem for skip in added})
+        added = [skip for skip in added if skip.stem in known]
+    return tuple(added), _digests(closures, sorted({skip.stem for skip in added if skip.scope == "test"}))[0]
