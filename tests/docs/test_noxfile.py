@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -77,9 +78,14 @@ def test_a_nox_that_is_there_is_used_and_its_exit_code_kept(tmp_path: Path) -> N
 
 def test_uv_is_told_what_pip_is_told(tmp_path: Path) -> None:
     (tmp_path / "nox.py").write_text("import os; print({k: v for k, v in os.environ.items() if k[:2] in ('UV', 'SS')})\n")
-    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://packages.example/simple\ncert = /etc/company.pem\n")
-    settings = {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf"), "PYTHONPATH": str(tmp_path), "UV_INSECURE_HOST": "mine"}
-    done = start(tmp_path, set(), **settings, PIP_TRUSTED_HOST="theirs")
-    assert "'UV_DEFAULT_INDEX': 'https://packages.example/simple'" in done.stdout, done
-    assert "'SSL_CERT_FILE': '/etc/company.pem'" in done.stdout
-    assert "'UV_INSECURE_HOST': 'mine'" in done.stdout and "'UV_SYSTEM_CERTS': '1'" in done.stdout
+    # pip's own words for its settings: key, equals sign, repr of the value.
+    told = ["global.index-url='https://packages.example/simple'", "install.cert='/etc/company.pem'", "global.timeout='60'"]
+    told.append(":env:.trusted-host='theirs'")
+    (tmp_path / "pip.py").write_text(f"import sys; assert sys.argv[-2:] == ['config', 'list']; print({chr(10).join(told)!r})\n")
+    done = start(tmp_path, set(), PYTHONPATH=str(tmp_path), UV_INSECURE_HOST="mine")
+    assert ast.literal_eval(done.stdout.splitlines()[-1]) == {
+        "UV_SYSTEM_CERTS": "1",
+        "UV_DEFAULT_INDEX": "https://packages.example/simple",
+        "SSL_CERT_FILE": "/etc/company.pem",
+        "UV_INSECURE_HOST": "mine",
+    }
