@@ -28,7 +28,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ids`` selects exact node ids (None: all). ``strip`` takes skip and xfail away, so that the tests really run. ``order``
     shuffles modules and their tests. ``wall`` ends the job after so many seconds (0: only the stage's limit does; it
-    counts only where a stage has several jobs).
+    counts only where a stage has several jobs). Without ``modules`` pytest discovers what the tree's own configuration says.
+
+    ``collect`` only collects. ``expect``: every id that must be collected, no other and none twice, or nothing runs.
+    ``ignore``: files that discovery passes over.
     """
 
     label: str
@@ -38,6 +41,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     strip: bool = False
     order: int | None = None
     wall: int = 0
+    collect: bool = False
+    expect: tuple[str, ...] | None = None
+    ignore: tuple[bytes, ...] = ()
 
 
 def probe_tree(files: Mapping[str, bytes]) -> Tree:
@@ -79,6 +85,9 @@ def suite_stage(
                 "pythonpath": policy.pythonpath,
                 "sealed": sealed,
                 "wall": job.wall,
+                "collect": job.collect,
+                "expect": job.expect,
+                "ignore": [_text(path) for path in job.ignore],
             }
         )
     limits = policy.limits

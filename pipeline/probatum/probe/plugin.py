@@ -55,6 +55,8 @@ def _hooks(report, job, watch, freeze):
     tree = job["tree"] + "/"
     only = None if job.get("ids") is None else frozenset(job["ids"])
     strip, order = bool(job.get("strip")), job.get("order")
+    expect = None if job.get("expect") is None else frozenset(job["expect"])
+    passed_over = frozenset(job.get("ignore") or ())
     failures = {}
     seed = _seeder()
     hooks = {}
@@ -89,6 +91,8 @@ def _hooks(report, job, watch, freeze):
         for name, value in _OPTIONS.items():
             if hasattr(config.option, name):
                 setattr(config.option, name, value)
+        if job.get("collect"):
+            config.option.collectonly, config.option.verbose = True, -2
         if strip:
             config.option.runxfail = True
         for name in ("rerunfailures", "flaky"):
@@ -100,6 +104,13 @@ def _hooks(report, job, watch, freeze):
         @hook(tryfirst=True)
         def pytest_pycollect_makeitem(collector, name, obj):
             return _unskip(collector, name, obj)
+
+    if passed_over:
+
+        @hook(tryfirst=True)
+        def pytest_ignore_collect(collection_path):
+            path = str(collection_path)
+            return True if path.startswith(tree) and path[len(tree) :] in passed_over else None
 
     @hook(trylast=True)
     def pytest_collectreport(report):
@@ -122,6 +133,8 @@ def _hooks(report, job, watch, freeze):
 
     @hook(trylast=True)
     def pytest_collection_modifyitems(session, config, items):
+        if expect is not None:
+            _as_planned(items, expect)
         if only is not None:
             items[:] = [item for item in items if item.nodeid in only]
         if strip:
@@ -246,6 +259,21 @@ def _seeder():
                 pass
 
     return again
+
+
+def _as_planned(items, expect):
+    """Nothing runs where the collection is not exactly the planned one: pytest ends with exit status 4 and says why."""
+    found = [item.nodeid for item in items]
+    seen = set(found)
+    wrong = []
+    for what, ids in (("missing", expect - seen), ("not in the plan", seen - expect)):
+        if ids:
+            wrong.append("%d %s, the first is %s" % (len(ids), what, min(ids)))
+    if len(found) != len(seen):
+        wrong.append("%d collected twice" % (len(found) - len(seen)))
+    if wrong:
+        items[:] = []
+        raise pytest.UsageError("what is collected is not what the plan says: " + "; ".join(wrong))
 
 
 def _shuffle(items, order):
