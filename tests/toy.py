@@ -14,7 +14,16 @@ PROBATUM = (sys.executable, str(PIPELINE))
 
 PRODUCT = "def double(n):\n    return n + 1\n"
 MENDED = "def double(n):\n    return n * 2\n"
-TESTS = "from src.thing import double\n\n\ndef test_double():\n    assert double(3) == 6\n\n\ndef test_one():\n    assert double(1) == 2\n"
+TESTS = """from src.thing import double
+
+
+def test_double():
+    assert double(3) == 6
+
+
+def test_one():
+    assert double(1) == 2
+"""
 
 GIT_ENV = {
     "PATH": os.environ["PATH"],
@@ -68,7 +77,9 @@ def patch(repo: Path, files: dict[str, str | bytes | None], branch: str = "agent
     return commit(repo, files, branch)
 
 
-def gate(repo: Path, out: Path, *args: str, base: str = "main", head: str = "agent", **kwargs: Any) -> tuple[int, dict[str, Any], str]:
+def gate(
+    repo: Path, out: Path, *args: str, base: str = "main", head: str = "agent", **kwargs: Any
+) -> tuple[int, dict[str, Any], str]:
     """(exit code, decision or {}, stdout and stderr) of a real gate."""
     command = [*PROBATUM, "gate", "--repo", str(repo), "--base", base, "--head", head, "--out", str(out), *args]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, **kwargs)

@@ -28,7 +28,10 @@ GIT = {
     "GIT_COMMITTER_NAME": "a",
     "GIT_COMMITTER_EMAIL": "a@example.com",
 }
-QUICK = "import pytest\nfrom src.thing import double\n\n@pytest.mark.parametrize('n', range({count}))\ndef test_double(n):\n    assert double(n) == 2 * n\n"
+QUICK = (
+    "import pytest\nfrom src.thing import double\n\n@pytest.mark.parametrize('n', range({count}))\n"
+    "def test_double(n):\n    assert double(n) == 2 * n\n"
+)
 SLOW = (
     "import pytest\nfrom src.thing import spend\n\n@pytest.mark.parametrize('n', range({count}))\n"
     "def test_spend(n):\n    assert spend(n) == n\n"
@@ -86,7 +89,19 @@ def gate_against_pytest(name: str, tests: str, work: int, runs: int) -> None:
         repo, cache = top / "repo", top / "cache"
         repository(repo, tests, work)
         env = {**os.environ, "PROBATUM_CACHE": str(cache)}
-        gate = [sys.executable, str(PIPELINE), "gate", "--repo", str(repo), "--base", "main", "--head", "patch", "--out", str(top / "out")]
+        gate = [
+            sys.executable,
+            str(PIPELINE),
+            "gate",
+            "--repo",
+            str(repo),
+            "--base",
+            "main",
+            "--head",
+            "patch",
+            "--out",
+            str(top / "out"),
+        ]
         python = [sys.executable, "-m", "pytest", "-q", "tests"]
         plain = {**os.environ, "PYTHONPATH": "."}
         first = timed(gate, top, env)
@@ -115,7 +130,9 @@ def steps(out: Path) -> None:
 def help_text(runs: int) -> None:
     walls = [timed([sys.executable, str(PIPELINE), "--help"], PIPELINE) for _ in range(max(runs, 5))]
     bare = [timed([sys.executable, "-c", "pass"], PIPELINE) for _ in range(max(runs, 5))]
-    print(f"probatum --help: {statistics.median(walls) * 1000:.0f} ms (python -c pass: {statistics.median(bare) * 1000:.0f} ms)")
+    print(
+        f"probatum --help: {statistics.median(walls) * 1000:.0f} ms (python -c pass: {statistics.median(bare) * 1000:.0f} ms)"
+    )
 
 
 def classify(runs: int, count: int = 50_000) -> None:
@@ -127,7 +144,9 @@ def classify(runs: int, count: int = 50_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         repo = Path(folder)
         git(repo, "init", "-q", "-b", "main")
-        blob = subprocess.run(["git", "hash-object", "-w", "--stdin"], cwd=repo, input="x", capture_output=True, text=True).stdout.strip()
+        blob = subprocess.run(
+            ["git", "hash-object", "-w", "--stdin"], cwd=repo, input="x", capture_output=True, text=True
+        ).stdout.strip()
         git(repo, "commit", "-q", "--allow-empty", "-m", "base")
         lines = "".join(f"100644 {blob}\tsrc/p{i % 97}/q{i % 89}/f{i}.py\n" for i in range(count))
         subprocess.run(["git", "update-index", "--index-info"], cwd=repo, input=lines, text=True, check=True)

@@ -24,7 +24,9 @@ import yaml
 HERE = Path(__file__).resolve().parent
 PIPELINE = HERE.parents[1] / "pipeline"
 SAMPLE = HERE / "sample"
-PROBATUM = tuple(os.environ["PROBATUM_COMMAND"].split()) if "PROBATUM_COMMAND" in os.environ else (sys.executable, str(PIPELINE))
+PROBATUM = (
+    tuple(os.environ["PROBATUM_COMMAND"].split()) if "PROBATUM_COMMAND" in os.environ else (sys.executable, str(PIPELINE))
+)
 DIGEST = f"{shlex.join(PROBATUM)} lease digest --field source_digest {{nodeid}}"
 
 

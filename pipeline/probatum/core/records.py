@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -80,6 +80,8 @@ class TestRow(Body, frozen=True, kw_only=True):
     ``phases`` are the outcomes of setup, call and teardown in the order reported ("" for one that never came);
     ``reason`` is a skip's or xfail's reason; ``times`` counts how often the id finished.
     """
+
+    __test__: ClassVar[bool] = False
 
     id: str
     outcome: Outcome
