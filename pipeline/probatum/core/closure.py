@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..errors import one_line
 from .astform import form, without_docstring
 from .canonical import escape
-from .family import Family, is_fixture, wanted_fixtures
+from .family import Family, fixtures_of, generated, is_fixture
 from .markers import Strip
-from .modules import Function, Library, Module, Unresolved, acts, bound_by, definition, dotted, parse
+from .modules import Library, Module, Unresolved, dotted, parse
 
 _IDENTIFIER = re.compile(r"[^\W\d]\w*\Z")
 _REFLECTION = frozenset({"globals", "eval", "exec", "locals", "vars", "__import__"})
@@ -86,6 +86,13 @@ class _Stripped(Library):
     def __init__(self, raw: Library) -> None:
         super().__init__(raw.files, raw.roots)
         self.raw = raw
+        self._fixtures: dict[bytes, dict[str, list[str]]] = {}
+
+    def fixtures(self, module: Module) -> dict[str, list[str]]:
+        """``fixtures_of`` once a module."""
+        if module.path not in self._fixtures:
+            self._fixtures[module.path] = fixtures_of(module)
+        return self._fixtures[module.path]
 
     def module(self, path: bytes) -> Module:
         if path not in self._modules:
@@ -98,7 +105,7 @@ class _Stripped(Library):
 class _Walk:
     """One breadth-first walk. Items are numbered as they are first named, so paths do not matter."""
 
-    def __init__(self, library: Library, path: bytes, name: str, used: frozenset[str]) -> None:
+    def __init__(self, library: _Stripped, path: bytes, name: str, used: frozenset[str]) -> None:
         self.library, self.name = library, name
         self.home = library.module(path)
         self.before = used
@@ -108,6 +115,7 @@ class _Walk:
         self.queue: list[tuple[str, bytes, str]] = []
         self.conftests = [library.module(conftest) for conftest in library.conftests(path)]
         self.levels = [self.home, *self.conftests, *self._plugins()]
+        self.reach = list(self._reach())
         self.family = Family(library, self.home, name) if name else None
 
     def text(self) -> str:
@@ -172,32 +180,23 @@ class _Walk:
         raise Unresolved(escape(self.home.path), f"has no test {one_line(name)!r}", "name it as PATH::[CLASS::]NAME")
 
     def _autouse(self) -> Iterator[tuple[Module, str]]:
-        for level in self.levels:
+        for level in self.reach:
             for name in sorted(level.bindings):
                 found = self._defined(level, name, 0)
                 if found is not None and is_fixture(found)[1]:
                     yield level, name
-            for star in level.stars:
-                target = self.library.find(self.library.absolute(star, level), level)
-                if target is not None:
-                    inner = self.library.module(target)
-                    for name in sorted(inner.bindings):
-                        found = definition(inner, name)
-                        if found is not None and is_fixture(found)[1]:
-                            yield inner, name
 
     def _defined(self, module: Module, name: str, depth: int) -> ast.stmt | None:
         """The function that ``name`` is, through imports from sealed files."""
-        found = definition(module, name)
+        found = module.definitions.get(name)
         if found is not None or depth > 8:
             return found
-        for statement in module.bindings.get(name, ()):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.ImportFrom):
-                    for alias in node.names:
-                        target = self.library.find(self.library.absolute(node, module), module)
-                        if (alias.asname or alias.name) == name and target is not None:
-                            return self._defined(self.library.module(target), alias.name, depth + 1)
+        for node, alias in module.imports.get(name, ()):
+            target = (
+                self.library.find(self.library.absolute(node, module), module) if isinstance(node, ast.ImportFrom) else None
+            )
+            if target is not None:
+                return self._defined(self.library.module(target), alias.name, depth + 1)
         return None
 
     def _plugins(self) -> list[Module]:
@@ -213,6 +212,15 @@ class _Walk:
                             found[target] = self.library.module(target)
                             queue.append(found[target])
         return list(found.values())
+
+    def _reach(self) -> Iterator[Module]:
+        """The modules whose fixtures the test may ask for: every level, each followed by what it imports whole."""
+        for level in self.levels:
+            yield level
+            for star in level.stars:
+                target = self.library.find(self.library.absolute(star, level), level)
+                if target is not None:
+                    yield self.library.module(target)
 
     def _names(self, module: Module, names: Iterable[str]) -> list[object]:
         return [[name, self._number("name", module.path, name)] for name in sorted(names)]
@@ -310,19 +318,12 @@ class _Walk:
 
     def _follow_chain(self, module: Module, chain: list[str], labels: dict[str, list[int]]) -> None:
         """``helpers.make`` after ``import helpers``: that name of the sealed module; a bare ``helpers``: all of it."""
-        for statement in module.bindings.get(chain[0], ()):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Import):
-                    for alias in node.names:
-                        if alias.asname == chain[0]:
-                            self._member(module, alias.name, chain[1:], labels)
-                        elif alias.asname is None and alias.name.partition(".")[0] == chain[0]:
-                            self._member(module, chain[0], chain[1:], labels)
-                elif isinstance(node, ast.ImportFrom):
-                    for alias in node.names:
-                        if (alias.asname or alias.name) == chain[0]:
-                            name = ".".join(filter(None, (self.library.absolute(node, module), alias.name)))
-                            self._member(module, name, chain[1:], labels)
+        for node, alias in module.imports.get(chain[0], ()):
+            if isinstance(node, ast.Import):
+                self._member(module, alias.name if alias.asname else chain[0], chain[1:], labels)
+            else:
+                name = ".".join(filter(None, (self.library.absolute(node, module), alias.name)))
+                self._member(module, name, chain[1:], labels)
 
     def _member(self, module: Module, name: str, rest: list[str], labels: dict[str, list[int]]) -> None:
         while rest and (self.library.find(f"{name}.{rest[0]}", module) or self.library.is_package(f"{name}.{rest[0]}", module)):
@@ -350,13 +351,9 @@ class _Walk:
     def _follow_word(self, word: str, labels: dict[str, list[int]]) -> None:
         """A parameter or a string: a fixture of that name, at every level that has one; a sealed data file of that name."""
         if _IDENTIFIER.match(word):
-            for level in self.levels:
-                for name in wanted_fixtures(level, word):
+            for level in self.reach:
+                for name in self.library.fixtures(level).get(word, ()):
                     labels.setdefault(f"fixture {word}", []).append(self._number("name", level.path, name))
-                for star in level.stars:
-                    target = self.library.find(self.library.absolute(star, level), level)
-                    for name in wanted_fixtures(self.library.module(target), word) if target is not None else ():
-                        labels.setdefault(f"fixture {word}", []).append(self._number("name", target or b"", name))
         elif "." in word and len(word) < 256:
             base = word.rpartition("/")[2]
             wild = "*" in base
@@ -364,20 +361,3 @@ class _Walk:
                 if known == base or (wild and base.strip("*.") and fnmatch.fnmatchcase(known, base)):
                     for path in paths:
                         labels.setdefault(f"data {known}", []).append(self._number("data", path, ""))
-
-
-def generated(name: str, body: Iterable[ast.AST]) -> str:
-    """The decorated function that ``name`` was generated from (``test_add_0_zeros`` from ``test_add``), else ""."""
-    best = ""
-    for node in body:
-        if (
-            isinstance(node, Function)
-            and node.decorator_list
-            and name.startswith(node.name + "_")
-            and len(node.name) > len(best)
-        ):
-            best = node.name
-    return best
-
-
-__all__ = ["Closures", "Unresolved", "acts", "bound_by", "generated", "split_id"]

@@ -9,7 +9,7 @@ from ..errors import one_line
 from .astform import without_docstring
 from .canonical import escape
 from .markers import constant_text
-from .modules import Function, Library, Module, Unresolved, definition, dotted, last_definition
+from .modules import Function, Library, Module, Unresolved, bound_by, dotted, last_definition
 
 LIFECYCLE = frozenset(
     {
@@ -55,7 +55,7 @@ class Family:
 
     def holds(self, module: Module, name: str) -> bool:
         """Whether ``name`` is a class of the family: its shell is in the closure already."""
-        return any(node.name == name and definition(module, name) is node for _, node in self.classes)
+        return any(node.name == name and module.definitions.get(name) is node for _, node in self.classes)
 
     def shells(self, used: frozenset[str]) -> Iterator[tuple[Module, ast.ClassDef, list[ast.stmt]]]:
         """Each class with the statements of its body that count, given the names that the closure uses."""
@@ -89,26 +89,18 @@ class Family:
         chain = dotted(base)
         if not chain or depth > 8:
             return None
-        found = definition(module, chain[0])
+        found = module.definitions.get(chain[0])
         for part in chain[1:]:
             found = last_definition(found.body, part) if isinstance(found, ast.ClassDef) else None
         if isinstance(found, ast.ClassDef):
             return module, found
-        for statement in module.bindings.get(chain[0], ()):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.ImportFrom):
-                    source = self.library.absolute(node, module)
-                    for alias in node.names:
-                        if (alias.asname or alias.name) == chain[0]:
-                            inner = self._at(module, source, [alias.name, *chain[1:]], depth)
-                            if inner is not None:
-                                return inner
-                elif isinstance(node, ast.Import):
-                    for alias in node.names:
-                        if (alias.asname or alias.name.partition(".")[0]) == chain[0]:
-                            inner = self._at(module, alias.name if alias.asname else chain[0], chain[1:], depth)
-                            if inner is not None:
-                                return inner
+        for imported, alias in module.imports.get(chain[0], ()):
+            if isinstance(imported, ast.ImportFrom):
+                inner = self._at(module, self.library.absolute(imported, module), [alias.name, *chain[1:]], depth)
+            else:
+                inner = self._at(module, alias.name if alias.asname else chain[0], chain[1:], depth)
+            if inner is not None:
+                return inner
         for star in module.stars:
             inner = self._at(module, self.library.absolute(star, module), chain, depth)
             if inner is not None:
@@ -127,10 +119,8 @@ class Family:
         return self._resolve(self.library.module(target), value, depth + 1)
 
     def _find_test(self, home: Module, leaf: ast.ClassDef) -> None:
-        from .closure import generated
-
         for _, node in self.classes:
-            if any(self.test in _bound(statement) for statement in node.body):
+            if any(self.test in bound_by(statement) for statement in node.body):
                 return
         for _, node in self.classes:
             close = generated(self.test, node.body)
@@ -142,12 +132,6 @@ class Family:
             f"class {one_line(leaf.name)} has no test {one_line(self.test)!r}",
             "name it as PATH::[CLASS::]NAME",
         )
-
-
-def _bound(statement: ast.stmt) -> list[str]:
-    from .modules import bound_by
-
-    return list(bound_by(statement))
 
 
 def is_fixture(node: ast.AST) -> tuple[bool, bool]:
@@ -173,17 +157,27 @@ def fixture_name(node: ast.AST) -> str:
     return node.name
 
 
-def wanted_fixtures(module: Module, word: str) -> list[str]:
-    """Top-level names of ``module`` that answer to the fixture name ``word``."""
-    found = [word] if word in module.bindings and _may_be_fixture(module, word) else []
+def fixtures_of(module: Module) -> dict[str, list[str]]:
+    """Fixture name to the top-level names that may answer to it: fixture functions, and names that an import or call makes."""
+    found: dict[str, list[str]] = {}
     for name in sorted(module.bindings):
-        node = definition(module, name)
-        if name != word and node is not None and is_fixture(node)[0] and fixture_name(node) == word:
-            found.append(name)
+        node = module.definitions.get(name)
+        if node is None or is_fixture(node)[0]:
+            found.setdefault(name, []).append(name)
+        if node is not None and is_fixture(node)[0] and fixture_name(node) != name:
+            found.setdefault(fixture_name(node), []).append(name)
     return found
 
 
-def _may_be_fixture(module: Module, name: str) -> bool:
-    """A fixture function, or a name that an import or a call makes and that may be one."""
-    node = definition(module, name)
-    return node is None or is_fixture(node)[0]
+def generated(name: str, body: Iterable[ast.AST]) -> str:
+    """The decorated function that ``name`` was generated from (``test_add_0_zeros`` from ``test_add``), else ""."""
+    best = ""
+    for node in body:
+        if (
+            isinstance(node, Function)
+            and node.decorator_list
+            and name.startswith(node.name + "_")
+            and len(node.name) > len(best)
+        ):
+            best = node.name
+    return best

@@ -18,8 +18,8 @@ LONGEST = 1 << 20
 Stamp = Annotated[int, msgspec.Meta(ge=1, le=253_402_300_799, description="unix seconds, UTC")]
 Line = Annotated[str, msgspec.Meta(min_length=1, max_length=2000, pattern=r"\S")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=4000, pattern=r"^[^*?\[]+(\[.*)?$")]
-Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$", description="as `probatum lease digest` prints it")]
-OldHash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}([0-9a-f]{48})?$")]
+Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$(?!\n)", description="as `probatum lease digest` prints it")]
+OldHash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}([0-9a-f]{48})?$(?!\n)")]
 Signature = Annotated[str, msgspec.Meta(pattern=r"^\s*[A-Za-z_][\w.]*:\s+\S", max_length=2000)]
 
 
@@ -45,7 +45,7 @@ class Lease(Row, frozen=True, kw_only=True, omit_defaults=True):
     expires_at: Stamp
     source_digest: Hash | None = None
     bytecode_hash: OldHash | None = None
-    python: Annotated[str, msgspec.Meta(pattern=r"^3\.[0-9]{1,2}$")] | None = None
+    python: Annotated[str, msgspec.Meta(pattern=r"^3\.[0-9]{1,2}$(?!\n)")] | None = None
     marker: Line | None = None
 
 
@@ -109,6 +109,7 @@ def parse(data: bytes) -> Ledger:
         plain = json.loads(
             data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_no_float, parse_int=_number
         )
+        json.dumps(plain, ensure_ascii=False).encode("utf-8")  # a lone surrogate has no UTF-8
         ledger = msgspec.convert(plain, Ledger, strict=True)
     except UnicodeDecodeError as error:
         raise Malformed(f"is not UTF-8 at byte {error.start}") from None

@@ -143,25 +143,21 @@ def _name(name: str, module: Module, library: Library, depth: int) -> tuple[str,
                 return found
         return "", []
     statement = statements[-1]
-    for node in ast.walk(statement) if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else ():
+    for node, alias in module.imports.get(name, ()):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if (alias.asname or alias.name.partition(".")[0]) == name:
-                    return (alias.name if alias.asname else name), []
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    source = library.absolute(node, module)
-                    path = library.find(source, module)
-                    if path is not None and depth < _DEPTH:
-                        inner = library.module(path)
-                        if alias.name in inner.bindings or inner.stars:
-                            return _name(alias.name, inner, library, depth + 1)
-                    return _plain(f"{source}.{alias.name}"), []
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            return (alias.name if alias.asname else name), []
+        source = library.absolute(node, module)
+        path = library.find(source, module)
+        if path is not None and depth < _DEPTH:
+            inner = library.module(path)
+            if alias.name in inner.bindings or inner.stars:
+                return _name(alias.name, inner, library, depth + 1)
+        return _plain(f"{source}.{alias.name}"), []
+    for part in ast.walk(statement) if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.If, ast.Try, ast.With)) else ():
+        if isinstance(part, (ast.Assign, ast.AnnAssign)) and part.value is not None:
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
             if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-                return meaning(node.value, module, library, depth + 1)
+                return meaning(part.value, module, library, depth + 1)
     return "", []
 
 

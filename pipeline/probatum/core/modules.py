@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import posixpath
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,11 +29,17 @@ class Module:
         self.stars: list[ast.ImportFrom] = []
         self.effects: list[ast.stmt] = []
         self.futures: list[str] = []
+        self.imports: dict[str, list[tuple[ast.Import | ast.ImportFrom, ast.alias]]] = {}
         for statement in tree.body:
             for star in stars_of(statement):
                 self.stars.append(star)
             if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
                 self.futures += [alias.name for alias in statement.names]
+            for node in () if isinstance(statement, (*Function, ast.ClassDef)) else ast.walk(statement):
+                if isinstance(node, (ast.Import, ast.ImportFrom)):
+                    for alias in node.names:
+                        top = alias.name.partition(".")[0] if isinstance(node, ast.Import) else alias.name
+                        self.imports.setdefault(alias.asname or top, []).append((node, alias))
             for name in dict.fromkeys(bound_by(statement)):
                 self.bindings.setdefault(name, []).append(statement)
             if acts(statement):
@@ -41,6 +48,12 @@ class Module:
     @property
     def directory(self) -> bytes:
         return posixpath.dirname(self.path)
+
+    @functools.cached_property
+    def definitions(self) -> dict[str, ast.stmt]:
+        """Name to the last function or class of that name at the top level, compound statements searched."""
+        found = ((name, last_definition(statements, name)) for name, statements in self.bindings.items())
+        return {name: node for name, node in found if node is not None}
 
 
 def parse(data: bytes, path: bytes) -> ast.Module:
@@ -205,11 +218,6 @@ def dotted(node: ast.expr) -> list[str]:
     if not isinstance(node, ast.Name):
         return []
     return [node.id, *reversed(parts)]
-
-
-def definition(module: Module, name: str) -> ast.stmt | None:
-    """The last function or class called ``name`` at the top level, inside compound statements too."""
-    return last_definition(module.bindings.get(name, []), name)
 
 
 def last_definition(body: Iterable[ast.AST], name: str) -> ast.stmt | None:
