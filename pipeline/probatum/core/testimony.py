@@ -107,11 +107,16 @@ def parse_jobs(stage: Stage, outcome: Outcome, nonce: str | None = None) -> dict
 def folded(stage: Stage, bodies: dict[str, SuiteBody]) -> SuiteBody:
     """Several jobs as one body: every id is ``LABEL ID``; ``collected`` is what the *stage* planned, not what was reported.
 
-    So a planned id that has no row never ran, and one that has a row ``passed`` passed.
+    So a planned id that has no row never ran, and one that has a row ``passed`` passed. A test planned without its
+    parameters (base could not collect its module) stands for the rows that came.
     """
     planned: list[str] = []
     for job in json.loads(stage.stdin)["jobs"]:
-        planned += [f"{job['label']} {each}" for each in (job["ids"] or bodies[job["label"]].collected)]
+        body = bodies[job["label"]]
+        rows = {row.id for row in body.tests}
+        for each in job["ids"] or body.collected:
+            several = [] if each in rows or "[" in each else [row.id for row in body.tests if row.id.startswith(each + "[")]
+            planned += [f"{job['label']} {one}" for one in several or [each]]
     some = list(bodies.items())
     return SuiteBody(
         end=next((body.end for _, body in some if body.end.how != "exited"), some[0][1].end if some else End("exited")),

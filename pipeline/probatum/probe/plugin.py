@@ -136,7 +136,7 @@ def _hooks(report, job, watch, freeze):
         if expect is not None:
             _as_planned(items, expect)
         if only is not None:
-            items[:] = [item for item in items if item.nodeid in only]
+            items[:] = [item for item in items if item.nodeid in only or item.nodeid.partition("[")[0] in only]
         if strip:
             for item in items:
                 for node in item.listchain():

@@ -1,0 +1,161 @@
+"""Which tests get which control twins: those that are red on base all of them, the rest a sample that nobody can foretell."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Collection, Iterable, Mapping
+
+from .records import SuiteBody, TestRow
+from .stage import Blob, Tree
+from .suite import Job
+from .twin_data import data_twin
+from .twins import Kind, Site, marked, sites, twin
+
+RED = ("failed", "error")
+LEAST = 20
+SPARE = 60
+"""Seconds that a job may take beyond ten times what its tests took on base."""
+
+
+def real_tree(tree: Tree, sources: Mapping[bytes, bytes], seed: str) -> Tree:
+    """The tree of the real run: its test modules went through the same rewriter as the twins."""
+    return _rewritten(tree, {path: marked(source, _nonce(seed)) for path, source in sources.items()})
+
+
+def twin_jobs(
+    tree: Tree,
+    sources: Mapping[bytes, bytes],
+    base: SuiteBody,
+    seed: str,
+    share: float,
+    *,
+    late: Mapping[bytes, Collection[str]] = {},
+    data: Mapping[bytes, bytes] = {},
+    only: Collection[str] | None = None,
+) -> list[Job]:
+    """The jobs of control twins over ``tree``; every id of a job must fail in it.
+
+    ``sources`` are the sealed test modules, ``base`` their run on base. ``late``: modules that base cannot collect, with the
+    qualified names of their tests. ``data``: sealed data files. ``only``: of these jobs, just these ``LABEL ID`` (the check on
+    base). ``share`` of the suite's recorded time goes to the sample, never fewer than 20 ids or the whole suite.
+    """
+    found = _sites(sources, base, seed, late)
+    rng = random.Random(f"{seed} twins")
+    rows = {row.id: row for row in base.tests}
+    red = {each for path, site in found for each in site.ids if each not in rows or rows[each].outcome in RED}
+    sample = _sample([each for _, site in found for each in site.ids if each not in red], rows, share, LEAST - len(red), rng)
+    layers: list[list[tuple[bytes, Site, Kind, tuple[str, ...]]]] = []
+    for path, site in found:
+        kinds = sorted(site.edits)
+        rng.shuffle(kinds)
+        for depth, kind in enumerate(kinds):
+            ids = tuple(each for each in site.ids if each in red or (depth == 0 and each in sample))
+            if ids:
+                layers += [[]] * (depth + 1 - len(layers))
+                layers[depth] = [*layers[depth], (path, site, kind, ids)]
+    jobs = [_job(f"t{depth}", tree, sources, layer, rows, seed) for depth, layer in enumerate(layers)]
+    jobs += _data_jobs(tree, sources, data, [each for each in rows if each in red or each in sample], rows, seed)
+    return [job for job in (_restricted(job, only) for job in jobs) if job.ids]
+
+
+def _sites(
+    sources: Mapping[bytes, bytes], base: SuiteBody, seed: str, late: Mapping[bytes, Collection[str]]
+) -> list[tuple[bytes, Site]]:
+    """Every test function that has a twin, behind ids that ran on base or could not be collected there."""
+    ids: dict[str, list[str]] = {}
+    for row in base.tests:
+        if row.outcome in ("passed", *RED) and row.times == 1:
+            ids.setdefault(row.id.partition("::")[0], []).append(row.id)
+    found = []
+    for path in sorted(sources):
+        name = path.decode("utf-8", "surrogateescape")
+        mine = [*ids.get(name, ()), *(f"{name}::{each}" for each in late.get(path, ()))]
+        found += [(path, site) for site in sites(sources[path], mine, f"{_nonce(seed)} {name}") if site.edits]
+    return found
+
+
+def _sample(ids: list[str], rows: Mapping[str, TestRow], share: float, least: int, rng: random.Random) -> set[str]:
+    """Ids in random order, as many as fit into the share, but at least so many."""
+    budget = int(share * sum(row.duration_us for row in rows.values()))
+    rng.shuffle(ids)
+    chosen: set[str] = set()
+    for each in ids:
+        cost = rows[each].duration_us
+        if len(chosen) < least or cost <= budget:
+            chosen.add(each)
+            budget -= cost
+    return chosen
+
+
+def _job(
+    label: str,
+    tree: Tree,
+    sources: Mapping[bytes, bytes],
+    layer: Iterable[tuple[bytes, Site, Kind, tuple[str, ...]]],
+    rows: Mapping[str, TestRow],
+    seed: str,
+) -> Job:
+    chosen: dict[bytes, list[tuple[Site, Kind]]] = {}
+    ids: dict[bytes, list[str]] = {}
+    for path, site, kind, mine in layer:
+        chosen.setdefault(path, []).append((site, kind))
+        ids.setdefault(path, []).extend(mine)
+    files = {path: marked(source, _nonce(seed)) for path, source in sources.items()}
+    kept: list[str] = []
+    for path, sites_ in chosen.items():
+        text = twin(sources[path], sites_, _nonce(seed))
+        if text is not None:
+            files[path] = text
+            kept += ids[path]
+    return _made(label, _rewritten(tree, files), kept, rows)
+
+
+def _data_jobs(
+    tree: Tree,
+    sources: Mapping[bytes, bytes],
+    data: Mapping[bytes, bytes],
+    wanted: Collection[str],
+    rows: Mapping[str, TestRow],
+    seed: str,
+) -> list[Job]:
+    """One job in which every data file that holds recognised expectations has others."""
+    files = {path: marked(source, _nonce(seed)) for path, source in sources.items()}
+    covered: set[str] = set()
+    for path in sorted(data):
+        changed, names = data_twin(path, data[path], sources, f"{seed} {path!r}")
+        if changed is not None:
+            files[path] = changed
+            covered |= names
+    ids = [each for each in wanted if each in covered]
+    return [_made("d", _rewritten(tree, files), ids, rows)] if ids else []
+
+
+def _made(label: str, tree: Tree, ids: list[str], rows: Mapping[str, TestRow]) -> Job:
+    modules = {each.partition("::")[0].encode("utf-8", "surrogateescape") for each in ids}
+    took = sum(rows[each].duration_us for each in ids if each in rows) // 1_000_000
+    return Job(label=label, tree=tree, modules=tuple(sorted(modules)), ids=tuple(ids), wall=SPARE + 10 * took)
+
+
+def _restricted(job: Job, only: Collection[str] | None) -> Job:
+    if only is None:
+        return job
+    wanted = {each.removeprefix(f"{job.label} ") for each in only if each.startswith(f"{job.label} ")}
+    ids = tuple(each for each in job.ids or () if each in wanted or any(one.startswith(each + "[") for one in wanted))
+    modules = {each.partition("::")[0].encode("utf-8", "surrogateescape") for each in ids}
+    return Job(label=job.label, tree=job.tree, modules=tuple(sorted(modules)), ids=ids, wall=job.wall)
+
+
+def _rewritten(tree: Tree, files: Mapping[bytes, bytes]) -> Tree:
+    """``files`` instead of the tree's own; what the tree does not hold stays away, and modes and symlinks stay as they are."""
+    mine = {
+        path: Blob(tree.files[path].mode, data=text)
+        for path, text in files.items()
+        if path in tree.files and tree.files[path].mode != 0o120000
+    }
+    return tree.with_files(mine)
+
+
+def _nonce(seed: str) -> str:
+    """What a rewritten file shows of the seed."""
+    return hashlib.sha256(f"{seed} mark".encode()).hexdigest()[:16]
