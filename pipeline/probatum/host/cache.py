@@ -13,6 +13,9 @@ from pathlib import Path
 from ..errors import EngineUnavailable
 from .git import WAIT, Ended, Git, private_folder, write_if_changed
 
+KEPT, PACKS = 400, 60
+"""Commits that are remembered, and packs that are not yet joined."""
+
 HARMLESS = """
     badDate badDateOverflow badEmail badFilemode badName badTimezone extraHeaderEntry gitignoreSymlink mailmapSymlink
     gitattributesSymlink gitmodulesParse gitmodulesLarge gitmodulesSymlink missingEmail missingNameBeforeEmail
@@ -111,9 +114,9 @@ class Cache:
         for left in packs.glob("tmp_*"):
             left.unlink()
         kept = sorted(self.path.glob("refs/kept/*"), key=lambda path: path.stat().st_mtime, reverse=True)
-        for old in kept[400:]:
+        for old in kept[KEPT:]:
             old.unlink()
-        if len(list(packs.glob("*.pack"))) > 60:
+        if len(list(packs.glob("*.pack"))) > PACKS:
             self.git.run(["repack", "-a", "-d", "-q"], at=self.path)
 
     def fetch(self, source: Path, wanted: Iterable[str], handle: int, *, shallow: bool = False) -> Ended:

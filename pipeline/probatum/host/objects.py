@@ -97,6 +97,12 @@ class Objects:
             self._ask("contents", [oid])
             return self._answer(kind)
 
+    def has(self, oid: str) -> bool:
+        """Whether the object is there."""
+        with self._lock:
+            self._ask("info", [oid])
+            return self._header()[0] != "missing"
+
     def commit(self, oid: str) -> Commit:
         """The tree and parents of a commit. Raises UsageError when it is no commit."""
         with self._lock:
@@ -180,7 +186,7 @@ class Objects:
             if current == base:
                 return base
             parents = self.commit(current).parents
-            if len(parents) != 1:
+            if len(parents) != 1 or not self.has(parents[0]):  # a shallow clone ends somewhere
                 break
             current = parents[0]
         ended = self._git.run(["merge-base", base, head], at=self._at)
