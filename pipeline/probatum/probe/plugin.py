@@ -164,9 +164,9 @@ def _hooks(report, job, watch, freeze):
 
     @hook(tryfirst=True, hookwrapper=True)
     def pytest_runtest_makereport(item, call):
-        if call.excinfo is not None:
-            failures[call.when] = _signature(call.excinfo)
         yield
+        if call.excinfo is not None:  # pytest's unittest plugin puts it there only now
+            failures[call.when] = _signature(call.excinfo)
 
     @hook(tryfirst=True)
     def pytest_runtest_logreport(report):
