@@ -48,24 +48,26 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...] = ()
 
 
+_PLAIN = (0o100644, 0o100755)
+
+
 class Files:
-    """Base's files by text path."""
+    """Base's plain files by text path; links and submodules are not there."""
 
     def __init__(self, base: Tree, read: Callable[[str], bytes]) -> None:
-        self._base, self._read = base, read
+        self._base, self._read = {path: blob for path, blob in base.files.items() if blob.mode in _PLAIN}, read
         self.inputs: set[str] = set()
 
     def __contains__(self, path: str) -> bool:
-        blob = self._base.files.get(path.encode())
-        return blob is not None and blob.mode != 0o120000
+        return path.encode() in self._base
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._base.files)
+        return iter(self._base)
 
     def bytes(self, path: str | bytes) -> bytes:
         name = path if isinstance(path, bytes) else path.encode()
-        blob = self._base.files.get(name)
-        if blob is None or blob.mode == 0o120000:
+        blob = self._base.get(name)
+        if blob is None:
             raise PolicyError(str(path), "is not a file of base", "correct environment.lock in policy, or add the file")
         return blob.data if blob.data is not None else self._read(blob.oid)
 
