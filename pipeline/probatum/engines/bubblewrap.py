@@ -75,7 +75,7 @@ class Bubblewrap:
         if key and self.stages is not None and (known := self.stages.load(key)) is not None:
             return msgspec.structs.replace(known, facts=msgspec.structs.replace(self.facts, cache="reused"))
         outcome = await self._answer(stage, nonce, None)
-        if key and self.stages is not None and outcome.end.how == "exited":
+        if key and self.stages is not None and self.kept(outcome):
             self.stages.save(key, outcome)
         return outcome
 
@@ -86,6 +86,10 @@ class Bubblewrap:
         while self._jobs:
             await anyio.sleep(0.005)
         self._slots = None
+
+    def kept(self, outcome: Outcome) -> bool:
+        """Only a command that came to its own end is worth an answer later."""
+        return outcome.end.how == "exited"
 
     def key(self, stage: Stage) -> str:
         """What a reusable stage is filed under: its digest, and what ran it."""

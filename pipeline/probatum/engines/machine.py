@@ -20,6 +20,8 @@ from ..errors import EngineUnavailable
 
 VARIABLE = "PROBATUM_BWRAP"
 OTHER = "or use --engine dagger"
+SYSTEM = platform.system()
+SYSCTL = Path("/proc/sys")
 
 _MAPS = "/proc/self/{}_map"
 _FRESH = range(0x6000_0000, 0x7000_0000)
@@ -36,10 +38,8 @@ def bwrap() -> str:
 
     Raises EngineUnavailable where there is none, and on anything but Linux.
     """
-    if sys.platform != "linux":
-        raise EngineUnavailable(
-            "bubblewrap", f"sandboxes need Linux, this is {platform.system()}", f"run in WSL 2 or a Linux VM, {OTHER}"
-        )
+    if SYSTEM != "Linux":
+        raise EngineUnavailable("bubblewrap", f"sandboxes need Linux, this is {SYSTEM}", f"run in WSL 2 or a Linux VM, {OTHER}")
     named = os.environ.get(VARIABLE, "")
     if named:
         if not os.access(named, os.X_OK):
@@ -133,12 +133,14 @@ def reachable(sources: list[str]) -> list[str]:
     if libc.unshare(_NEWNS) != 0:
         return sources
     _mount(libc, b"none", b"/", b"", _REC | _SLAVE, b"")
-    held = [os.open(source, os.O_PATH | os.O_CLOEXEC) for source in sources]
+    program = _wheel(bwrap())
+    held = [os.open(source, os.O_PATH | os.O_CLOEXEC) for source in (*sources, *program)]
     try:
         farm = b"/tmp"
         _mount(libc, b"tmpfs", farm, b"tmpfs", _NOSUID_NODEV, b"mode=0755,size=1m")
         names = []
-        for index, (source, descriptor) in enumerate(zip(sources, held, strict=True)):
+        _show(libc, dict(zip(program, held[len(sources) :], strict=True)), farm.decode())
+        for index, (source, descriptor) in enumerate(zip(sources, held, strict=False)):
             name = b"%b/%d" % (farm, index)
             if os.path.isdir(f"/proc/self/fd/{descriptor}"):
                 os.mkdir(name, 0o755)
@@ -150,6 +152,28 @@ def reachable(sources: list[str]) -> list[str]:
     finally:
         for descriptor in held:
             os.close(descriptor)
+
+
+def _wheel(path: str) -> list[str]:
+    """The folders of a bwrap that brings libraries along: its loader looks for them beside it, by path."""
+    package = os.path.dirname(os.path.dirname(os.path.realpath(path)))
+    return [package, f"{package}.libs"] if os.path.isdir(f"{package}.libs") else []
+
+
+def _show(libc: ctypes.CDLL, folders: dict[str, int], hidden: str) -> None:
+    """Shows sibling ``folders`` under their own names where one above them is closed to others, or ``hidden`` by our mount."""
+    parts = next(iter(folders), "").split("/")
+    above = ["/".join(parts[:count]) for count in range(2, len(parts))]
+    closed = next((name for name in above if name == hidden or not os.stat(name).st_mode & 0o001), None)
+    if closed is None:
+        return
+    if closed != hidden:
+        _mount(libc, b"tmpfs", os.fsencode(closed), b"tmpfs", _NOSUID_NODEV, b"mode=0755,size=1m")
+    for name in (*above[above.index(closed) + 1 :], *folders):
+        os.mkdir(name)
+        os.chmod(name, 0o755)  # whatever the umask is
+    for name, descriptor in folders.items():
+        _mount(libc, b"/proc/self/fd/%d" % descriptor, os.fsencode(name), b"", _BIND | _REC, b"", name)
 
 
 def _mount(libc: ctypes.CDLL, source: bytes, target: bytes, kind: bytes, flags: int, data: bytes, name: str = "") -> None:
@@ -165,7 +189,7 @@ def refused(said: str, status: int) -> EngineUnavailable:
         return EngineUnavailable("bubblewrap", text, "free some disk space and run again")
     for name, closed, opened in _SYSCTLS:
         try:
-            value = Path("/proc/sys", name).read_text().strip()
+            value = (SYSCTL / name).read_text().strip()
         except OSError:
             continue
         if value == closed:

@@ -226,7 +226,7 @@ class Job:
             talk = Talk(config, config_w, result_r, info_r, said_r, time.monotonic() + command.stage.limits.wall + GRACE)
             for first in talk.go():
                 with self._lock:
-                    self._first = keep(os.pidfd_open(first))
+                    self._first = os.pidfd_open(first)
             finished = time.time_ns() // 1000
             if talk.late:
                 return Outcome(end=End("over", limit="wall"), nonce="", started=started, finished=finished)
@@ -236,16 +236,17 @@ class Job:
             return results.read(bytes(talk.result), command.stage, command.nonce, started, finished)
 
     def _end(self) -> None:
-        """Nothing lives on: the first process is gone only after every other of its pid namespace."""
+        """Nothing lives on: the first process is gone only after every other of its pid namespace. May be called again."""
         self.kill()
         assert self._process is not None
         self._process.wait()
-        if self._first >= 0:
+        with self._lock:
+            first, self._first = self._first, -1
+        if first >= 0:
             poll = select.poll()
-            poll.register(self._first, select.POLLIN)
+            poll.register(first, select.POLLIN)
             poll.poll(10_000)
-            with self._lock:
-                self._first = -1
+            os.close(first)
 
 
 class Talk:
