@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..errors import PolicyError
 from .canonical import escape, unescape
 from .check import Have, Note, Patch
 from .records import PatchBody, SuiteBody
-from .stage import Outcome, Stage, Tree
+from .stage import End, Outcome, Stage, Tree
 from .suite import Job, base_tree, scored_tree, suite_stage
 from .table import self_referential
 from .testimony import folded, parse, parse_jobs
+from .twin_plan import real_tree, twin_jobs
 
 PARTS = ("base", "run", "twins", "twincheck", "recheck", "proposed", "proposedbase")
 FOLDED = ("twins", "twincheck")
 RED = ("failed", "error")
+DATA = (b".json", b".csv", b".yaml", b".yml", b".toml", b".txt")
+LINK = 0o120000
 
 
 def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
@@ -34,13 +37,42 @@ def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
         return
     _usable(base)
     after = scored_tree(patch, patch.class_of)
-    yield suite_stage(patch, "run", [Job(label="", tree=after, modules=patch.modules)], trust="candidate")
+    sources = {path: patch.read(patch.sealed.files[path].oid) for path in patch.modules}
+    real = real_tree(after, sources, patch.seed)
+    yield suite_stage(patch, "run", [Job(label="", tree=real, modules=patch.modules)], trust="candidate")
+    yield from _twins(patch, have, before, after, sources)
     yield from _proposed(patch, record, before, after)
     if "suite.run" in have:
         red = newly_red(base, have["suite.run"])
         if red:
             job = Job(label="", tree=before, modules=patch.modules, ids=red)
             yield suite_stage(patch, "recheck", [job], trust="base")
+
+
+def _twins(patch: Patch, have: Have, before: Tree, after: Tree, sources: Mapping[bytes, bytes]) -> Iterator[Stage | Note]:
+    """Control twins over the patch; a twin that passed there is run over base, to see whether it counts."""
+    share = _share(patch)
+    if share <= 0:
+        return
+    data = {
+        path: patch.read(blob.oid) for path, blob in patch.sealed.files.items() if path.endswith(DATA) and blob.mode != LINK
+    }
+    base: SuiteBody = have["suite.base"]
+    jobs = twin_jobs(after, sources, base, patch.seed, share, data=data)
+    if not jobs:
+        body = SuiteBody(
+            end=End("exited"), nonce_ok=True, junk="", finished=True, exitstatus=0, modules={}, collected=(), tests=(), watch=()
+        )
+        yield Note(kind="suite", part="twins", body=body, input_digest=before.digest)
+        return
+    yield suite_stage(patch, "twins", jobs, trust="candidate")
+    twins = have.get("suite.twins")
+    if twins is not None:
+        red = {row.id for row in twins.tests if row.outcome in RED}
+        suspects = [name for name in twins.collected if name not in red]
+        check = twin_jobs(before, sources, base, patch.seed, share, data=data, only=suspects)
+        if check:
+            yield suite_stage(patch, "twincheck", check, trust="base")
 
 
 def read(stage: Stage, outcome: Outcome) -> Note:
