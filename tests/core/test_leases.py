@@ -175,7 +175,7 @@ def test_bytes_are_a_ledger_or_malformed(data: bytes) -> None:
 @given(row=st.fixed_dictionaries({}, optional=dict.fromkeys(LEASE, JSON)))
 def test_a_row_with_anything_odd_is_malformed(row: dict[str, Any]) -> None:
     odd = {key: value for key, value in row.items() if type(value) is not type(LEASE[key])}
-    if odd:
+    if odd and odd != {"source_digest": None}:
         with pytest.raises(Malformed):
             parse(json.dumps({"leases": [{**LEASE, **odd}]}).encode())
 
