@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from probatum.core.stage import Blob, Tree
 from probatum.errors import EngineUnavailable, UsageError
 from probatum.host import tree as tree_module

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 import toy
 from probatum.core.stage import Blob
 from probatum.errors import EngineUnavailable, EvidenceCorrupt, Exit, ProbatumError, UsageError
@@ -471,9 +472,11 @@ def _processes_about(repo: Path) -> list[str]:
 
 def test_a_killed_gate_leaves_a_cache_that_works(repo: Path, cache: Path) -> None:
     code = (
-        "import sys, os; from pathlib import Path; from probatum.host.workspace import Workspace; import probatum.host.cache as c\n"
-        "import signal; tidy = c.Cache.tidy\n"
-        "def dead(self): tidy(self); (self.path / 'refs/kept' / ('a' * 40 + '.lock')).touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from probatum.host.workspace import Workspace; import probatum.host.cache as c\n"
+        "tidy = c.Cache.tidy\n"
+        "def dead(self):\n"
+        "    tidy(self); (self.path / 'refs/kept' / ('a' * 40 + '.lock')).touch(); os.kill(os.getpid(), signal.SIGKILL)\n"
         "c.Cache.tidy = dead\n"
         "with Workspace(Path(sys.argv[1]), Path(sys.argv[2])) as w: w.subject('main', 'agent')\n"
     )

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
 import subprocess
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -126,8 +128,8 @@ class Git:
 
     def serving(self) -> str:
         """The command line of the serving side; git adds the quoted path."""
-        words = [f"'{self.program}'", *(f"-c '{setting}'" for setting in SERVING), "upload-pack", f"--timeout={WAIT:.0f}"]
-        return "GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/nonexistent/grafts " + " ".join(words)
+        words = [self.program, *(word for setting in SERVING for word in ("-c", setting)), "upload-pack"]
+        return "GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/nonexistent/grafts " + " ".join(map(shlex.quote, words))
 
 
 def finish(process: subprocess.Popen[bytes]) -> Ended:
@@ -135,13 +137,24 @@ def finish(process: subprocess.Popen[bytes]) -> Ended:
     try:
         out, err = process.communicate(timeout=WAIT)
     except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _end_group(process)
         if isinstance(error, subprocess.TimeoutExpired):
             raise EngineUnavailable("git", f"no answer within {WAIT:.0f} s", "look for named pipes in its .git") from None
         raise
     return Ended(process.returncode, out, (err or b"").decode("utf-8", "backslashreplace"))
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Nothing of its session lives on; what it left is reaped by others, so that is only waited for a moment."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(100):
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+        time.sleep(0.01)
 
 
 def version_text(version: tuple[int, ...]) -> str:
