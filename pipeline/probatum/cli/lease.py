@@ -192,14 +192,18 @@ def run_list(args: argparse.Namespace) -> int:
 def run_check(args: argparse.Namespace) -> int:
     """What is wrong with the ledger, and visible skips without a row. Skips at run time are for the gate."""
     from ..core.canonical import unescape
-    from ..core.leases import sections
+    from ..core.leases import Malformed, sections
     from ..core.modules import Unresolved
     from ..core.skips import scan
     from .lease_files import sealed
 
     now, wrong = int(time.time()), 0
     with sealed(args.repo, args.rev) as what:
-        ledger = _ledger(what)
+        try:
+            ledger = _ledger(what)
+        except Malformed as error:
+            print(f"flake_lease/malformed  {error.line()}")
+            return 1
         book = _book(what, ledger, now)
         named: list[Row] = [*ledger.leases, *ledger.standing]
         for section, rows in sections(ledger):
@@ -295,14 +299,13 @@ def _until(row: Any) -> int:
 
 def _write(top: Path, what: Sealed, ledger: Ledger, now: int) -> None:
     """Only a ledger that the gate would accept row by row is written."""
-    from ..core.leases import Malformed, dump, parse
+    from ..core.leases import Malformed, dump
     from ..core.policy import LEDGER
     from ..errors import UsageError
     from ..host import workfile
 
-    data = dump(ledger)
     try:
-        parse(data)
+        data = dump(ledger)
     except Malformed as error:
         raise UsageError("lease", error.what, "nothing was written") from None
     book = _book(what, ledger, now)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..errors import ProbatumError, one_line
+from ..errors import Exit, ProbatumError, one_line
 from .closure import split_id
 
 DAY = 86_400
@@ -93,6 +93,8 @@ EMPTY = Ledger(leases=())
 class Malformed(ProbatumError):
     """A ledger that is not exactly what its schema says. It permits nothing."""
 
+    exit = Exit.USAGE
+
     def __init__(self, what: str) -> None:
         super().__init__("ci/flake_leases.json", what, "mend the ledger in a change of its own")
 
@@ -134,8 +136,14 @@ def sections(ledger: Ledger) -> Iterable[tuple[str, Sequence[Any]]]:
 
 
 def dump(ledger: Ledger) -> bytes:
-    """The ledger as it is written: two spaces a level, keys as the types order them, one newline at the end."""
-    return (json.dumps(msgspec.to_builtins(ledger), indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    """The ledger as it is written: two spaces a level, keys as the types order them, one newline at the end.
+
+    Raises Malformed for what ``parse`` would refuse.
+    """
+    text = json.dumps(msgspec.to_builtins(ledger), indent=2, ensure_ascii=False) + "\n"
+    data = text.encode("utf-8", "surrogatepass")
+    parse(data)
+    return data
 
 
 def schema() -> dict[str, Any]:
