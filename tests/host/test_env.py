@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from package_index import unreachable
 from probatum.core.policy import Environment, Policy
 from probatum.core.stage import Blob, Limits, Mount, Place, Runtime, Stage, Tree
 from probatum.errors import EngineUnavailable, PolicyError
@@ -28,15 +29,9 @@ UV = env_python.find_uv()
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory) -> None:
-    target = tmp_path_factory.mktemp("reach")
-    command = [UV, "pip", "install", "--quiet"] if UV else [sys.executable, "-m", "pip", "install", "--quiet"]
-    try:
-        done = subprocess.run([*command, "--target", str(target), "iniconfig"], capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        pytest.skip("no package index within 120 s")
-    if done.returncode:
-        pytest.skip(f"no package index: {done.stderr.strip()[-200:]}")
+def index() -> None:
+    if why := unreachable():
+        pytest.skip(why)
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,7 @@ def write(top: Path, name: str, data: bytes, *, replace: bool) -> bool:
 
     Raises UsageError where a folder on the way, or the file itself, is a link or no plain file.
     """
-    path = top
-    for part in name.split("/")[:-1]:
-        path = path / part
-        if path.is_symlink() or (path.exists() and not path.is_dir()):
-            raise UsageError(str(path), "is no plain folder", "move it away first")
+    _plain_folders(top, name)
     target = top / name
     if target.is_symlink() or (target.exists() and not stat.S_ISREG(target.stat().st_mode)):
         raise UsageError(str(target), "is no plain file", "move it away first")
@@ -41,10 +37,21 @@ def write(top: Path, name: str, data: bytes, *, replace: bool) -> bool:
 
 def read(top: Path, name: str) -> bytes | None:
     """The bytes of a plain file of the work tree, None where there is none."""
+    _plain_folders(top, name)
     path = top / name
-    if path.is_symlink() or not path.is_file():
+    if path.is_symlink():
+        raise UsageError(str(path), "is no plain file", "move it away first")
+    if not path.is_file():
         return None
     try:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(str(path), f"cannot be read: {error.strerror}", "make it readable") from None
+
+
+def _plain_folders(top: Path, name: str) -> None:
+    path = top
+    for part in name.split("/")[:-1]:
+        path = path / part
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise UsageError(str(path), "is no plain folder", "move it away first")
