@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from probatum import cli
 from probatum.cli import demo
 from probatum.core.records import Decision, Named
 from probatum.core.verdict import Verdict
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 def plain_pytest(repo: Path, branch: str) -> int:
@@ -40,6 +43,10 @@ def test_the_demo_keeps_its_promises_and_its_hostile_patches_fool_plain_pytest(
     said = capfd.readouterr().out
     assert said.splitlines()[-1] == "demo: 3 of 3 decisions as promised"
     assert said.count("\nMERGE_OK\n") == 1 and said.count("\nMERGE_BLOCKED: ") == 2
+    blocked = said.split("=== hostile-equal")[1]
+    for line in re.search(r"<!-- example -->\n```\n(.*?)```", README.read_text(encoding="utf-8"), re.S)[1].splitlines():
+        shown = " ".join(line.split()[:2])
+        assert shown in " ".join(blocked.split()), f"the README's example is not what the demo says: {line}"
     found = {
         promise.name: json.loads((kept / "evidence" / promise.name / "decision.json").read_bytes()) for promise in demo.PROMISES
     }

@@ -153,9 +153,21 @@ def test_the_glossary_has_the_words_of_the_code() -> None:
     assert set(re.findall(r"\w+", WORDS)) <= words
 
 
+def source(name: str) -> ast.Module:
+    """A check's module and the modules of core that make findings for it."""
+    whole = ast.parse((CHECKS / f"{name}.py").read_text(encoding="utf-8"))
+    for node in list(whole.body):
+        if isinstance(node, ast.ImportFrom) and node.level == 2 and (node.module or "").startswith("core."):
+            path = (CHECKS.parent / (node.module or "").replace(".", "/")).with_suffix(".py")
+            part = ast.parse(path.read_text(encoding="utf-8"))
+            if any(isinstance(call, ast.Call) and _called(call) in ("Finding", "finding") for call in ast.walk(part)):
+                whole.body += part.body
+    return whole
+
+
 def made(name: str) -> set[str]:
     """Finding names that a check's code makes; an f-string is a pattern with ``*``."""
-    tree = ast.parse((CHECKS / f"{name}.py").read_text(encoding="utf-8"))
+    tree = source(name)
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     makers: dict[str, int] = {}
     while True:
@@ -203,7 +215,7 @@ def test_every_finding_has_a_heading_and_every_heading_a_finding(name: str) -> N
     fits = {pattern: re.compile(re.escape(pattern).replace(r"\*", "[a-z-]+")) for pattern in code}
     assert [pattern for pattern, form in fits.items() if not any(form.fullmatch(head) for head in headings)] == []
     # A name may also travel in a tuple before it becomes a finding, so that every text of the module counts here.
-    tree = ast.parse((CHECKS / f"{name}.py").read_text(encoding="utf-8"))
+    tree = source(name)
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert [head for head in headings if head not in texts and not any(form.fullmatch(head) for form in fits.values())] == []
 

@@ -43,7 +43,8 @@ def text_of(what: str) -> str:
     from ..errors import UsageError
 
     known = [*pages, "policy", *(f"{stem}/{id_}" for stem in pages for id_ in ids(pages[stem]))]
-    near = difflib.get_close_matches(what, known, 3, 0.5) or [*pages, "policy"]
+    same = [each for each in known if each.endswith(f"/{name}")]
+    near = same or difflib.get_close_matches(what, known, 3, 0.5) or [*pages, "policy"]
     raise UsageError(f"explain {what}", "no check, finding or topic has that name", f"perhaps: {', '.join(near)}")
 
 
