@@ -96,6 +96,7 @@ def observe(
     probe: Tree,
     generated: Tree,
     installed: Iterable[str] = (),
+    self_import: Iterable[str] = (),
     seed: str,
     now: int,
 ) -> tuple[Patch, PatchBody]:
@@ -146,6 +147,7 @@ def observe(
         oracle=oracle.wrong,
         edits=edits,
         missing=missing(workspace, seen.merged, sealed, class_of),
+        self_import=tuple(sorted(self_import)),
     )
     patch = Patch(
         subject=seen.subject,
