@@ -89,6 +89,8 @@ TABLES = {"pyproject.toml": compare_pyproject, "setup.cfg": compare_setup_cfg}
 LAST = (b"l", b"L", b"g", b"G", b".", b" ")
 """Last bytes of names that could fold to one of TABLES: spares the others the folding."""
 
+ENDS = (".", " ")
+
 IMPORTABLE = re.compile(r"(?P<name>[^/.]+)(?:/__init__)?(?:\.(?:py|pyc|pyw)|(?:\.[^/]*)?\.(?:so|pyd))", re.DOTALL)
 
 Claims = Mapping[Class, Iterable[str]]
@@ -158,7 +160,7 @@ class Names:
             for ending, found in self._endings.items():
                 if name.endswith(ending):
                     best = _stricter(best, found)
-        if self._first is None or name[0] in self._first:
+        if self._first is None or name[:1] in self._first:
             for found, rest in self._rest:
                 if rest.fullmatch(name):
                     return _stricter(best, found)
@@ -272,7 +274,7 @@ def explain(path: bytes, rules: Rules) -> tuple[Class, str]:
     """(class, why where it is not plain policy). The strictest class that claims the path; ``other`` when none does."""
     folder, _, name = text(path).rpartition("/")
     known = rules.folders.get(folder) or rules.folder(folder)
-    fold = name.lower() if name.isascii() and name[-1] not in ". " else folded(name)
+    fold = name.lower() if name.isascii() and not name.endswith(ENDS) else folded(name)
     best = known.ours
     if known.our_names is not None:
         named = known.our_names.of(fold)

@@ -161,6 +161,6 @@ def _leaves_product(path: bytes, blob: Blob, base: Tree, class_of: ClassOf, afte
         return ""
     if why:
         return why
-    if class_of(end) == "product" or class_of(end + b"/x") == "product":
+    if end and "product" in (class_of(end), class_of(end + b"/x")):
         return ""
     return f"it leaves the production paths, to {escape(end) or 'the top of the repository'}"

@@ -79,7 +79,10 @@ class _Reader:
             yield from self.yaml.parse(text, Loader=loader)
         except self.yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            raise self.lines.error(mark.line + 1 if mark else 1, f"not YAML: {error.problem or error.context}") from None
+            last = text.rstrip("\n").count("\n") + 1
+            raise self.lines.error(
+                min(mark.line + 1, last) if mark else 1, f"not YAML: {error.problem or error.context}"
+            ) from None
         except self.yaml.YAMLError as error:
             raise self.lines.error(1, f"not YAML: {str(error).splitlines()[0]}") from None
 
