@@ -144,7 +144,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict over the package."""
-    session.install("-e", ".", *only("mypy", "types-", "pytest"))
+    session.install("-e", ".", *DEV)
     session.run("mypy")
 
 
