@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Literal
 
+from .unknown import spread
+
 KeepTogether = Literal["", "file", "class"]
 
 GOOD = 1000
@@ -25,6 +27,8 @@ def split(
     """
     ids = sorted(ids)
     weights = estimated(ids, known)
+    if not keep_together and (uneven := spread(ids, known, parts, _groups)) is not None:
+        return tuple(tuple(ids[at] for at in sorted(group)) for group in uneven)
     units: dict[str, list[int]] = {}
     for at, id_ in enumerate(ids):
         units.setdefault(unit_of(id_, keep_together), []).append(at)
@@ -173,7 +177,7 @@ def _best_step(heavy: Sequence[Item], light: Sequence[Item], gap: int) -> tuple[
         at = bisect_left(light, (give[0] - gap // 2, -1))
         for take in light[max(0, at - 1) : at + 1]:
             moved = give[0] - take[0]
-            if 0 < moved and max(gap - moved, moved) < best:
+            if moved > 0 and max(gap - moved, moved) < best:
                 best, found = max(gap - moved, moved), (give, take)
         if 2 * best <= gap + 1:
             break

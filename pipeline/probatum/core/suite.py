@@ -14,7 +14,7 @@ from .records import Class
 from .stage import Blob, Limits, Mount, Stage, Tree, Trust
 from .testimony import folded, parse, parse_jobs
 
-__all__ = ["Job", "base_tree", "folded", "parse", "parse_jobs", "probe_tree", "scored_tree", "suite_stage"]
+__all__ = ["Job", "base_tree", "folded", "parse", "parse_jobs", "probe_tree", "scored_tree", "suite_stage", "whole_tree"]
 
 PROBE = "/probe"
 ARGV = ("{python}", "-s", "-B", f"{PROBE}/run.py")
@@ -121,6 +121,11 @@ def base_tree(patch: Patch, class_of: Callable[[bytes], Class]) -> Tree:
 def scored_tree(patch: Patch, class_of: Callable[[bytes], Class]) -> Tree:
     """What is scored: as ``base_tree``, but the production paths are *replaced* by the merged tree's (deletions count)."""
     return _composed(patch, patch.merged, class_of)
+
+
+def whole_tree(patch: Patch) -> Tree:
+    """The merged tree as it is, with what a build of base adds: what an ordinary CI job checks out."""
+    return Tree(_laid(patch.generated.files, {path: blob for path, blob in patch.merged.files.items() if _wanted(path, blob)}))
 
 
 def _composed(patch: Patch, product: Tree, class_of: Callable[[bytes], Class]) -> Tree:
