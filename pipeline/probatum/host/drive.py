@@ -95,15 +95,20 @@ def load(data: bytes) -> Policy:
     return load_policy(data, {name: checks.load(name).Options for name in checks.names()})
 
 
-def choose_engine(asked: str, policy: str, trees: Trees, places: Callable[[Runtime], Place], cache: Path) -> Engine:
-    """``--engine``, else policy's, else bubblewrap. Raises UsageError when policy demands another or nobody knows it."""
+def choose_engine(
+    asked: str, policy: str, trees: Trees, places: Callable[[Runtime], Place], cache: Path, capacity: int = 0
+) -> Engine:
+    """``--engine``, else policy's, else bubblewrap. Raises UsageError when policy demands another or nobody knows it.
+
+    ``capacity``: how many stages run at once (0: the engine's own).
+    """
     if asked and policy != "any" and asked != policy:
         raise UsageError(f"--engine {asked}", f"base's policy demands {policy}", "leave --engine out")
     name = asked or (policy if policy != "any" else "bubblewrap")
     if name == "bubblewrap":
         from ..engines.bubblewrap import Bubblewrap
 
-        return Bubblewrap(trees=trees, places=places, cache=cache)
+        return Bubblewrap(trees=trees, places=places, cache=cache, capacity=capacity)
     raise UsageError(f"engine {name}", "is not known", "use bubblewrap")
 
 

@@ -49,8 +49,11 @@ Load = Callable[[bytes], Policy]
 """Reads ``ci/gate.yaml``: ``functools.partial(yaml12.load_policy, options=…)``."""
 
 
-def look(workspace: Workspace, base: str | None, head: str | None, load: Load) -> Base:
-    """Subject, base's policy and both trees. Raises UsageError (revisions) or PolicyError (base has no usable policy)."""
+def look(workspace: Workspace, base: str | None, head: str | None, load: Load, default: Policy | None = None) -> Base:
+    """Subject, base's policy and both trees. Raises UsageError (revisions) or PolicyError (base has no usable policy, and
+
+    there is no ``default``).
+    """
     subject, conflict, chosen = workspace.subject(base, head)
     objects = workspace.objects
     old = objects.commit(subject.base).tree
@@ -61,7 +64,7 @@ def look(workspace: Workspace, base: str | None, head: str | None, load: Load) -
         parted, new = objects.commit(subject.merge_base).tree, objects.commit(subject.head).tree
         _, _, changes = objects.compare(parted, new)
         after = before
-    policy, source, data = read_policy(before, objects.read, load)
+    policy, source, data = read_policy(before, objects.read, load, default)
     return Base(
         subject=subject,
         conflict=conflict,
@@ -75,7 +78,9 @@ def look(workspace: Workspace, base: str | None, head: str | None, load: Load) -
     )
 
 
-def read_policy(base: Tree, read: Callable[[str], bytes], load: Load) -> tuple[Policy, str, bytes]:
+def read_policy(
+    base: Tree, read: Callable[[str], bytes], load: Load, default: Policy | None = None
+) -> tuple[Policy, str, bytes]:
     """(base's policy, where it stands, its bytes): ``ci/gate.yaml``, else the built-in strict one where base has a manifest."""
     found = base.files.get(FILE.encode())
     if found is not None:
@@ -85,6 +90,8 @@ def read_policy(base: Tree, read: Callable[[str], bytes], load: Load) -> tuple[P
         return load(data), FILE, data
     if MANIFEST.encode() in base.files:
         return STRICT, BUILT_IN, encode(STRICT)
+    if default is not None:
+        return default, "", encode(default)
     raise PolicyError(FILE, f"is not at base, and {MANIFEST} neither", "run probatum init and commit what it writes")
 
 
