@@ -492,6 +492,37 @@ def test_an_unwritable_cache_is_said_in_one_line(repo: Path, tmp_path: Path) -> 
     assert error.exit in (Exit.ENGINE, Exit.USAGE) and "PROBATUM_CACHE" in error.line()
 
 
+def test_a_full_disk_is_the_engines_failure_and_leaves_no_half_pack(repo: Path, tmp_path: Path) -> None:
+    toy.commit(repo, {"src/noise": os.urandom(400_000)})
+    small = tmp_path / "small"
+    small.mkdir()
+    code = (
+        "import sys; from pathlib import Path; from probatum.errors import EngineUnavailable\n"
+        "from probatum.host.workspace import Workspace\n"
+        "try:\n"
+        "    with Workspace(Path(sys.argv[1]), Path(sys.argv[2])) as w: w.subject('main', 'agent')\n"
+        "except EngineUnavailable as error: print(error.line()); print(sorted(Path(sys.argv[2]).rglob('tmp_*')))\n"
+    )
+    script = 'mount -t tmpfs -o size=300k none "$2" || exit 77; exec "$0" -c "$3" "$1" "$2"'
+    command = ["unshare", "--mount", "sh", "-c", script, sys.executable, str(repo), str(small), code]
+    env = {**os.environ, "PYTHONPATH": str(toy.PIPELINE)}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True)
+    if ended.returncode in (1, 77) and "Traceback" not in ended.stderr:
+        pytest.skip(f"no small file system can be mounted here: {ended.stderr.strip()}")
+    said, left = ended.stdout.splitlines()
+    assert "no space left" in said and left == "[]"
+
+
+def test_somebody_elses_repository_is_read(repo: Path, cache: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a repository to somebody else")
+    for path in (repo, *repo.rglob("*")):
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    naive = subprocess.run(["git", "-C", str(repo), "rev-parse", "main"], env=toy.GIT_ENV, capture_output=True)
+    assert b"dubious ownership" in naive.stderr
+    assert subject(repo, cache)[2] == "main"
+
+
 # -- the reader ---------------------------------------------------------------------------------------------------------
 def test_blobs_one_by_one_and_many(repo: Path, cache: Path) -> None:
     contents = [b"", b"\n", b"x" * 300_000, *(b"%d" % number for number in range(900))]

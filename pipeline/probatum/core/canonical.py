@@ -50,8 +50,11 @@ def digest_of(value: Any) -> str:
 
 def escape(path: bytes) -> str:
     """A path as text: UTF-8 stays, control bytes, ``%`` and bytes that are no UTF-8 are percent-escaped. Reversible."""
+    text = path.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "%" not in text:  # nearly every path
+        return text
     out = []
-    for char in path.decode("utf-8", "surrogateescape"):
+    for char in text:
         if char == "%" or not char.isprintable():
             out.append(quote_from_bytes(char.encode("utf-8", "surrogateescape"), safe=""))
         else:

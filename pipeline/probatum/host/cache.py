@@ -111,7 +111,7 @@ class Cache:
             for left in folder.glob("*.lock"):
                 left.unlink()
         packs = self.path / "objects/pack"
-        for left in packs.glob("tmp_*"):
+        for left in (*packs.glob("tmp_*"), *self.path.glob(".*.*")):
             left.unlink()
         kept = sorted(self.path.glob("refs/kept/*"), key=lambda path: path.stat().st_mtime, reverse=True)
         for old in kept[KEPT:]:
@@ -126,7 +126,10 @@ class Cache:
         if shallow:
             command.append("--update-shallow")
         command += [f"--upload-pack={self.git.serving()}", "--", str(source), *(f"{oid}:refs/kept/{oid}" for oid in wanted)]
-        return self.git.run(command, at=self.path, keep=(handle,))
+        ended = self.git.run(command, at=self.path, keep=(handle,))
+        if ended.code:
+            self.tidy()
+        return ended
 
 
 def cache_key(source: Path) -> str:

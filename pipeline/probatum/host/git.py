@@ -56,10 +56,16 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The last line that git had to say, without its prefix."""
-        lines = [line.strip() for line in self.err.splitlines() if line.strip()]
-        told = [line for line in lines if re.match(r"(fatal|error|remote error):", line)] or lines
-        return re.sub(r"^(fatal|error): ", "", told[0]) if told else f"exit {self.code}"
+        """The first thing that git gives as a cause, without its prefixes."""
+        lines = [line.strip(" \0") for line in self.err.splitlines() if line.strip()]
+        told = [line for line in lines if re.match(r"(remote: )?(fatal|error):", line) and "died with" not in line] or lines
+        return re.sub(r"^(remote: )?(fatal|error): ", "", told[0]) if told else f"exit {self.code}"
+
+
+def disk_full(ended: Ended, where: Path) -> None:
+    """Raises EngineUnavailable when that is why git ended."""
+    if "No space left" in ended.err or "Disk quota exceeded" in ended.err:
+        raise EngineUnavailable(str(where), "no space left for the cache of git objects", "make room, or set PROBATUM_CACHE")
 
 
 class Git:
@@ -184,7 +190,8 @@ def write_if_changed(path: Path, data: bytes) -> None:
         aside.write_bytes(data)
         aside.replace(path)
     except OSError as error:
-        raise EngineUnavailable(str(path), f"cannot write it: {error.strerror}") from None
+        aside.unlink(missing_ok=True)
+        raise EngineUnavailable(str(path), f"cannot write it: {error.strerror}", "set PROBATUM_CACHE") from None
 
 
 def find_repository(start: Path) -> Path:

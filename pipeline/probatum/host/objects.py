@@ -16,7 +16,7 @@ from ..core.canonical import escape
 from ..core.check import Change, Entry
 from ..core.stage import Blob, Tree
 from ..errors import EngineUnavailable, ProbatumError, UsageError
-from .git import Ended, Git, finish
+from .git import Ended, Git, disk_full, finish
 
 AT_ONCE = 400
 """Requests that are written before answers are read; together they fit in a pipe, so neither side can block the other."""
@@ -203,6 +203,7 @@ class Objects:
             return tree.decode("ascii"), ()
         if ended.code == 1:
             return "", tuple(sorted({path for path in paths if path})) or (b".",)
+        disk_full(ended, self._at)
         raise UsageError("git merge-tree", ended.reason, "rebase the patch on its base")
 
     def landed(self, commit: str, base: str, merged_tree: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..core.evidence import Subject
 from ..errors import EvidenceCorrupt, ProbatumError, UsageError
 from .cache import Cache, cache_key
-from .git import HASH, Ended, Git, cache_folder, find_repository, list_refs
+from .git import HASH, Ended, Git, cache_folder, disk_full, find_repository, list_refs
 from .objects import Objects
 
 STEPS = re.compile(r"(?P<name>.*?)(?P<steps>(?:[~^][0-9]*)*)", re.DOTALL)
@@ -170,10 +170,11 @@ class Workspace:
                 "a partial clone: objects are missing",
                 "run git fetch --refetch --no-filter in it, or clone it whole",
             )
-        if "No space left" in ended.err:
-            raise UsageError(str(self.git.home), "no space left for the cache", "free some, or set PROBATUM_CACHE")
+        disk_full(ended, self.git.home)
         raise UsageError(
-            str(self.source), f"git fetch refused: {ended.reason}", "the repository is damaged, or not what git would write"
+            str(self.source),
+            f"git fetch refused: {ended.reason}",
+            "run git fsck in it: it is damaged, or not what git would write",
         )
 
     def _no_history(self, what: str) -> ProbatumError:
