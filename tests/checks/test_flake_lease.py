@@ -190,6 +190,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "leased xfail, fails otherwise in the run": world(
         XFAIL, lease(XFAIL), base=XFAILED, run=suite(row("xfailed", signature=OTHERWISE.signature)), **OK
     ),
+    "leased xfail, the candidate calls xfail() itself": world(
+        XFAIL, lease(XFAIL), base=XFAILED, run=suite(row("xfailed", signature="XFailed: x")), **OK
+    ),
+    "leased xfail, skips with this patch": world(XFAIL, lease(XFAIL), base=XFAILED, run=suite(SKIPPED), **OK),
     "leased, forced run silent": world(SKIP, lease(), forced=suite()),
     "leased, no forced run": world(SKIP, lease()),
     "leased, skips from inside as on base": world(INSIDE, lease(INSIDE), forced=suite(SKIPPED), forcedbase=suite(SKIPPED)),

@@ -116,7 +116,12 @@ class Judged:
         after = self.after.get(each)
         if after is None:
             yield finding("not-run", "a leased test did not finish in the candidate's run", each, "see src_score")
-        elif after.outcome == "xfailed" and _real(after) and not signature_matches(lease.failure_signature, after.signature):
+        elif (
+            after.outcome == "xfailed"
+            # Where base really failed, an xfail() from inside is another way to fail: the candidate may be calling it.
+            and (_real(after) or _real(self.before[each]))
+            and not signature_matches(lease.failure_signature, after.signature)
+        ):
             yield _signature(lease, after, each)
             return
         if not isinstance(self.forced, SuiteBody) or not whole(self.forced):
@@ -161,7 +166,9 @@ class Judged:
         needed = set(self.needed)
         for row in self.run.tests:
             was = self.before.get(row.id)
-            if row.outcome in SKIPPED and row.id not in needed and (was is None or was.outcome not in SKIPPED):
+            same = was is not None and was.outcome in SKIPPED and (was.outcome == "skipped") == (row.outcome == "skipped")
+            marked = row.id in needed and was is not None and was.outcome not in SKIPPED
+            if row.outcome in SKIPPED and not same and not marked:
                 self.used |= {lease.name for lease in self.book.ledger.leases if covers(self.book, lease, row.id)}
                 said = f": {row.reason}" if row.reason else ""
                 reason = f"is {row.outcome} with this patch and {was.outcome if was else 'absent'} on base{said}"
