@@ -49,6 +49,7 @@ SCENARIOS: dict[str, tuple[PatchBody | None, check.Options]] = {
         patch("product", "oracle", layout="in-place", edits=(Edit(path="a/oracle", as_="oracle"),)),
         check.Options(),
     ),
+    "head holds the output folder": (patch("product", output=("ci_out/src_score.txt",)), check.Options()),
     "no record": (None, check.Options()),
 }
 

@@ -169,6 +169,10 @@ SCENARIOS: dict[str, Callable[[Records], Records]] = {
     "a module no longer collected": lambda have: run(
         have, *map(row, IDS), modules={T: "ImportError"}, end=End("exited", 1), exitstatus=1
     ),
+    "a module that skips itself, on base too": lambda have: run(
+        base(have, modules={T: "Skipped: no"}), modules={T: "Skipped: no"}
+    ),
+    "a module that skips itself, only here": lambda have: run(have, *map(row, IDS), modules={T: "Skipped: no"}),
     "a module that base cannot collect, collected and green": lambda have: uncollected(have, row("tests/test_b.py::x")),
     "a module that base cannot collect, collected and red": lambda have: uncollected(have, row("tests/test_b.py::x", "failed")),
     "a module that base cannot collect, still not collected": lambda have: uncollected(have, error="ImportError: no"),
@@ -209,6 +213,7 @@ SCENARIOS: dict[str, Callable[[Records], Records]] = {
 }
 OPTIONS = {
     "still red, no worse than base": LOOSE,
+    "a module that skips itself, on base too": check.Options(twins=check.Twins(share=0.0)),
     "no twins, none wanted": check.Options(twins=check.Twins(share=0.0)),
 }
 

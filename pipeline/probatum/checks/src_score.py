@@ -92,7 +92,7 @@ def _end(base: SuiteBody, run: SuiteBody) -> Iterator[Finding]:
     elif not (run.nonce_ok and run.finished):
         yield _block("unfinished", f"the tests' interpreter left with status {run.end.code} before the run was over{tail}")
     else:
-        red = any(row.outcome in RED for row in run.tests) or any(run.modules.values())
+        red = any(row.outcome in RED for row in run.tests) or any(error and not _skip(error) for error in run.modules.values())
         honest = (0,) if not red else (1,)
         allowed = {run.exitstatus} & ({*honest, base.end.code} if not red else {1, 2})
         if run.end.code not in allowed:
@@ -105,6 +105,8 @@ def _modules(base: SuiteBody, run: SuiteBody, options: Options, exempt: Callable
     for path, was in sorted(base.modules.items()):
         error = run.modules.get(path, "was never reached")
         rows = [row for row in run.tests if row.id.startswith(f"{path}::")]
+        if _skip(was) and _skip(error):
+            continue  # a skipped module is flake_lease's
         if was == "":
             if error:
                 yield _block("not-collected", f"base collects this module, the patch does not: {error}", path)
@@ -120,6 +122,11 @@ def _modules(base: SuiteBody, run: SuiteBody, options: Options, exempt: Callable
                 yield _block("vanished", "the module is collected now, but none of its tests ran", path)
     for path in sorted(set(run.modules) - set(base.modules)):
         yield _block("extra", "a module that base's sealed suite does not have", path)
+
+
+def _skip(error: str) -> bool:
+    """A module that skips itself while it is collected is reported so by the probe."""
+    return error.startswith("Skipped:")
 
 
 def _ids(

@@ -60,7 +60,7 @@ class PatchBody(Body, frozen=True, kw_only=True):
     ``conflict``: paths that do not merge. ``links``: path to what is wrong with a symlink or submodule.
     ``collisions``: path to the sealed path that it matches but for case or normalisation. ``oracle``: what is wrong with
     base's seal or manifest, one line each. ``missing``: LFS pointers and the like that cannot be
-    scored. ``self_import``: product packages that pytest imports.
+    scored. ``self_import``: product packages that pytest imports. ``output``: paths of the merged tree in the output folder.
     """
 
     layout: Literal["strict", "in-place"]
@@ -72,6 +72,7 @@ class PatchBody(Body, frozen=True, kw_only=True):
     edits: tuple[Edit, ...]
     missing: dict[str, str] = {}
     self_import: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
 
 
 class TestRow(Body, frozen=True, kw_only=True):

@@ -25,6 +25,8 @@ from .workspace import Workspace
 
 LINK, SUBMODULE = 0o120000, 0o160000
 
+OUTPUT = b"ci_out"
+
 LFS = b"version https://git-lfs.github.com/spec/"
 
 
@@ -155,6 +157,7 @@ def observe(
         edits=edits,
         missing=missing(workspace, seen.merged, sealed, class_of),
         self_import=tuple(sorted(self_import)),
+        output=tuple(sorted(escape(path) for path in seen.merged.files if path == OUTPUT or path.startswith(OUTPUT + b"/"))),
     )
     patch = Patch(
         subject=seen.subject,
