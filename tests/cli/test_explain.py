@@ -23,6 +23,7 @@ Rule.
 |---|---|---|
 | a | BLOCK | gone |
 | b | BLOCK | gone-too |
+| c | BLOCK | long-gone |
 
 ## Findings
 
@@ -42,7 +43,7 @@ def test_a_section_is_the_heading_and_its_own_rows() -> None:
     text = explain.section_of("some_check", PAGE, "gone")
     assert text.startswith("# some_check/gone\n") and "Text of gone." in text
     assert "| a | BLOCK | gone |" in text
-    assert "gone-too" not in text and "Other text" not in text and "Fields" not in text
+    assert "gone-too" not in text and "long-gone" not in text and "Other text" not in text and "Fields" not in text
 
 
 @pytest.mark.parametrize("name", ["", "gon", "Findings", "gone.*", "scenario"])

@@ -14,7 +14,7 @@ import pytest
 import probatum
 from probatum.core.records import Decision, Named
 from probatum.core.verdict import Finding, Verdict
-from probatum.report.terminal import SAME, Progress, lines, plain, summary
+from probatum.report.terminal import SAME, Progress, lines, plain, spelt, summary
 
 PIPELINE = str(Path(probatum.__file__).resolve().parents[1])
 
@@ -121,10 +121,19 @@ print("last")
 """
 
 
-def on_terminal(**environ: str) -> bytes:
+FINDING = """
+import sys
+from probatum.core.verdict import Finding, Verdict
+from probatum.report.terminal import _console, _print_finding, spelt
+sys.stdout.reconfigure(errors="backslashreplace")
+_print_finding(_console(sys.stdout), sys.stdout, "BLOCK", spelt(sys.stdout, "a/b " + "\\xf6 " * 30), "")
+"""
+
+
+def on_terminal(script: str = SCRIPT, **environ: str) -> bytes:
     parent, child = pty.openpty()
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": PIPELINE, "LANG": "C.UTF-8", "TERM": "xterm", **environ}
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT], stdin=child, stdout=child, stderr=child, env=env)
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=child, stdout=child, stderr=child, env=env)
     os.close(child)
     seen = b""
     try:
@@ -146,6 +155,14 @@ def test_on_a_terminal_there_is_a_live_view_that_leaves_the_cursor_back() -> Non
 def test_rich_is_not_imported_where_the_view_cannot_be_live(environ: dict[str, str]) -> None:
     seen = on_terminal(**environ)
     assert b"False" in seen and b"\x1b" not in seen
+
+
+def test_escapes_are_counted_before_a_line_is_wrapped() -> None:
+    assert spelt(io.TextIOWrapper(io.BytesIO(), encoding="ascii"), "gr\xf6\xdfe") == "gr\\xf6\\xdfe"
+    assert spelt(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), "gr\xf6\xdfe") == "gr\xf6\xdfe"
+    # A line as wide as the terminal once escaped: counted too narrow, it would spill and leave an empty line.
+    seen = on_terminal(FINDING, LANG="C", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", COLUMNS="40")
+    assert b"\\xf6" in seen and b"" not in [line.strip() for line in seen.split(b"\r\n")[:3]]
 
 
 def test_no_color_is_honoured() -> None:
