@@ -3,7 +3,7 @@
 Standard library only and one file, so that an engine can ship it anywhere. Two front ends, one body:
 
     launcher.py fd CONFIG RESULT           configuration and result on two descriptors (bubblewrap)
-    launcher.py folder CONFIG RESULT UID   a file and a folder; starts as root and drops to UID (image builds)
+    launcher.py folder HOME                a folder that only root may enter; starts as root and drops to a uid (image builds)
 
 The configuration is the length of its fields (8 bytes, big endian), ``key=value`` fields that each end with NUL, then the
 command's stdin. The result is ``MAGIC``, the length of a JSON header, the header, and the bytes whose sizes it lists.
@@ -13,6 +13,7 @@ What runs below the launcher is hostile and may share its uid: it must not trace
 
 from __future__ import annotations
 
+import binascii
 import ctypes
 import fcntl
 import os
@@ -31,7 +32,9 @@ KEEP = 1 << 20
 
 _TICK = 0.02
 _PAGE = resource.getpagesize()
-_DUMPABLE_GET, _DUMPABLE_SET, _NO_NEW_PRIVS = 3, 4, 38
+_DUMPABLE_GET, _DUMPABLE_SET, _SECCOMP, _BOUND_DROP, _NO_NEW_PRIVS = 3, 4, 22, 24, 38
+_ZERO = ctypes.c_ulong(0)
+_SMALL = 1 << 20
 _MOST_FILES = 1 << 20
 
 
@@ -51,7 +54,10 @@ class Config:
             int(fields[name][0]) for name in ("wall", "memory", "processes", "file", "disk", "output", "report")
         )
         self.nproc = fields["nproc"] == [b"1"]
-        self.uid = 0
+        # Only where the launcher is root and nobody has made the sandbox ready for a dropped uid.
+        self.uid = int(fields.get("uid", [b"0"])[0])
+        self.closed = fields.get("closed", [])
+        self.filter = bytes.fromhex(fields.get("filter", [b""])[0].decode("ascii"))
 
 
 def read_config(descriptor: int) -> Config:
@@ -86,6 +92,22 @@ def harden() -> None:
         raise OSError("the launcher stays dumpable")
     # Python answers SIGINT with an exception. With the default disposition no signal from inside reaches pid 1.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Filter(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_char_p)]
+
+
+def prepare(config: Config) -> None:
+    """What bubblewrap does elsewhere: folders that are writable for the uid to come, and folders that are not."""
+    for folder in config.writable:
+        os.chmod(folder, 0o1777)
+    for folder in config.closed:
+        os.chmod(folder, 0o755)
+    os.mkdir("/tmp/home", 0o700)
+    os.chown("/tmp/home", config.uid, config.uid)
 
 
 def first_process() -> int:
@@ -130,6 +152,9 @@ def child(config: Config, streams: tuple[int, ...]) -> None:
     # One byte of core is the value for which the kernel starts no dump helper on the host.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (config.file, config.file))
+    # What the host may have granted its user for real-time work would let a loop in here stall the machine.
+    resource.setrlimit(resource.RLIMIT_RTPRIO, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
     ceiling = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     files = 4096 if ceiling == resource.RLIM_INFINITY else min(4096, ceiling)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, files), files))
@@ -137,10 +162,17 @@ def child(config: Config, streams: tuple[int, ...]) -> None:
         # The launcher counts too, and one more lets the watch see that the limit was passed.
         resource.setrlimit(resource.RLIMIT_NPROC, (config.processes + 2, config.processes + 2))
     if config.uid:
+        libc = ctypes.CDLL(None)
+        for capability in range(64):
+            libc.prctl(_BOUND_DROP, ctypes.c_ulong(capability), _ZERO, _ZERO, _ZERO)
         os.setgroups([])
         os.setresgid(config.uid, config.uid, config.uid)
         os.setresuid(config.uid, config.uid, config.uid)
     os.chdir(config.cwd)
+    if config.filter:
+        program = Filter(len(config.filter) // 8, config.filter)
+        if ctypes.CDLL(None).prctl(_SECCOMP, ctypes.c_ulong(2), ctypes.byref(program), _ZERO, _ZERO) != 0:
+            raise OSError("the system call filter is refused")
     os.execvpe(config.argv[0], config.argv, config.env)
 
 
@@ -259,7 +291,7 @@ class Run:
         if tasks > self.config.processes:
             self.over("processes")
         limit = self.config.memory - segments()
-        if resident > limit and sum(map(proportional, pids)) > limit:
+        if resident > limit and self.proportional(pids) > limit:
             self.over("memory")
         used = inodes = 0
         for folder in self.config.writable:
@@ -268,6 +300,19 @@ class Run:
             inodes += state.f_files - state.f_ffree
         if used > self.config.disk or inodes > max(1 << 14, self.config.disk >> 12):
             self.over("disk")
+
+    def proportional(self, pids: list[str]) -> int:
+        """What these processes share of memory; a root without capabilities over others looks as the command's own uid."""
+        libc = ctypes.CDLL(None) if self.config.uid else None
+        try:
+            if libc is not None:
+                libc.setfsgid(self.config.uid)
+                libc.setfsuid(self.config.uid)
+            return sum(map(proportional, pids))
+        finally:
+            if libc is not None:
+                libc.setfsuid(0)
+                libc.setfsgid(0)
 
     def measure_files(self) -> None:
         """A file as large as the limit was stopped there: Python ignores SIGXFSZ, so the exit status does not tell."""
@@ -410,13 +455,35 @@ def main(arguments: list[str]) -> None:
             os.set_inheritable(descriptor, False)
         data = serve(read_config(source), source)
     else:
-        source = os.open(arguments[1], os.O_RDONLY)
-        config = read_config(source)
-        config.uid = int(arguments[3])
+        os.closerange(3, 1 << 16)
+        # Only root may enter: the command cannot name what is read and written here.
+        os.chmod(arguments[1], 0o700)
+        config = read_folder(arguments[1])
+        prepare(config)
         data = serve(config, -1)
-        # Only root may enter: the command, long dead, could never have named this file.
-        os.makedirs(arguments[2], mode=0o700, exist_ok=True)
-        sink = os.open(os.path.join(arguments[2], "result"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        if len(data) > _SMALL:
+            write(os.open(arguments[1] + "/large", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), data)
+            data = b""
+        data = binascii.b2a_base64(data, newline=False)
+        sink = os.open(arguments[1] + "/result", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    write(sink, data)
+
+
+def read_folder(home: str) -> Config:
+    """The configuration, from pieces that are text because they came as secrets: ``config.0``, ``config.1``, …"""
+    memory = os.memfd_create("config")
+    names = sorted((name for name in os.listdir(home) if name.startswith("config.")), key=lambda name: int(name[7:]))
+    for name in names:
+        with open(home + "/" + name, "rb") as file:
+            write(memory, binascii.a2b_base64(file.read()))
+    os.lseek(memory, 0, os.SEEK_SET)
+    config = read_config(memory)
+    os.close(memory)
+    return config
+
+
+def write(sink: int, data: bytes) -> None:
+    """All of it."""
     view = memoryview(data)
     while view:
         view = view[os.write(sink, view) :]

@@ -1,0 +1,298 @@
+"""The engine for pinned containers: every stage is a step of an image build without a network, on a Dagger engine."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from ..core.stage import Facts, Limits, Outcome, Place, Runtime, Stage, Tree
+from ..errors import EngineUnavailable
+from . import dagger_build, machine, results, sandbox
+from .dagger_build import Build, Image
+from .dagger_session import OTHER, Session
+from .stages import Stages
+
+NAME = "dagger"
+VARIABLE = "PROBATUM_RUNNER_IMAGE"
+ISOLATION = (
+    "container: mount+pid+net+ipc+uts namespaces, no capabilities, no_new_privs, seccomp (the runtime's and ours), "
+    "read-only mounts"
+)
+ENFORCED_BY = (
+    "wall: launcher; memory: launcher's watch; processes: rlimit and watch; file: rlimit; disk: tmpfs size and watch; "
+    "output, report: launcher"
+)
+GRACE = 30
+"""Seconds after a stage's wall limit at which an engine that has said nothing counts as lost."""
+
+PULL = 900
+"""Seconds that the engine may take to fetch the image."""
+
+_NONCE = re.compile(r"[0-9A-Za-z._-]{1,128}")
+_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}")
+
+
+class Context(msgspec.Struct, frozen=True):
+    """A folder on the engine, and the targets that its Dockerfile has."""
+
+    targets: frozenset[str]
+    folder: Any
+
+
+class Dagger:
+    """Runs stages as the Engine protocol says. Usable as an async context manager.
+
+    ``image`` is the runner image by digest ("": the variable PROBATUM_RUNNER_IMAGE); the others are as bubblewrap's.
+    """
+
+    def __init__(
+        self,
+        *,
+        trees: Callable[[Tree], Path],
+        places: Callable[[Runtime], Place],
+        cache: Path | None = None,
+        capacity: int = 0,
+        image: str = "",
+    ) -> None:
+        self.trees, self.places = trees, places
+        self.capacity = capacity or max(2, os.cpu_count() or 1)
+        self.stages = Stages(cache / "stages") if cache is not None else None
+        self.image = image or os.environ.get(VARIABLE, "")
+        self.facts = Facts(name=NAME)
+        self._session: Session | None = None
+        self._slots: anyio.CapacityLimiter | None = None
+        self._images: dict[str, Image] = {}
+        self._contexts: list[Context] = []
+        self._uploads: dict[str, Any] = {}
+        self._box: Path | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+
+    async def __aenter__(self) -> Dagger:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open(self) -> Facts:
+        """Ready to run: the image is there, a container was started and its launcher answered."""
+        if self._slots is not None:
+            return self.facts
+        ref = pinned(self.image)
+        self._session = Session()
+        try:
+            version = await self._session.open()
+            self._slots = anyio.CapacityLimiter(self.capacity)
+            self._box = Path(tempfile.mkdtemp(prefix="probatum-dagger-"))
+            self.facts = Facts(
+                name=NAME,
+                version=version,
+                isolation=ISOLATION,
+                network="loopback",
+                uid="fresh uid, owns nothing",
+                image=ref,
+                limits=ENFORCED_BY,
+            )
+            async with self._engine("image", PULL):
+                await self._look(ref)
+            await self._hello()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close()
+            raise
+        return self.facts
+
+    async def run(self, stage: Stage, nonce: str) -> Outcome:
+        """The stage's outcome, or where the stage says that it may: an earlier one, with the nonce of the run that made it."""
+        if not _NONCE.fullmatch(nonce):
+            raise ValueError(f"not a nonce: {nonce!r}")
+        await self.open()
+        key = self.key(stage) if stage.reusable and self.stages is not None else ""
+        if key and self.stages is not None and (known := self.stages.load(key)) is not None:
+            return msgspec.structs.replace(known, facts=msgspec.structs.replace(self.facts_of(stage), cache="reused"))
+        outcome = await self._answer(stage, nonce, self.places(stage.runtime))
+        if key and self.stages is not None and self.kept(outcome):
+            self.stages.save(key, outcome)
+        return outcome
+
+    async def close(self) -> None:
+        """Nothing of the engine's is left running."""
+        for scope in list(self._scopes):
+            scope.cancel()
+        session, self._session, self._slots = self._session, None, None
+        if session is not None:
+            await session.close()
+        self._contexts.clear()
+        self._uploads.clear()
+        self._images.clear()
+        if self._box is not None:
+            shutil.rmtree(self._box, ignore_errors=True)
+            self._box = None
+
+    def kept(self, outcome: Outcome) -> bool:
+        """Only a command that came to its own end is worth an answer later."""
+        return outcome.end.how == "exited"
+
+    def key(self, stage: Stage) -> str:
+        """What a reusable stage is filed under: its digest, and what ran it."""
+        return results.digest_of_run(stage, self.facts_of(stage))
+
+    def facts_of(self, stage: Stage) -> Facts:
+        """The facts of one stage: a stage may bring an image of its own."""
+        return msgspec.structs.replace(self.facts, image=self.ref_of(stage))
+
+    def ref_of(self, stage: Stage) -> str:
+        """The image that the stage runs on."""
+        return pinned(stage.runtime.ref if stage.runtime.kind == "image" else self.image)
+
+    def command(self, stage: Stage, place: Place, nonce: str) -> sandbox.Command:
+        """Everything about one sandbox, as a value; nothing is started."""
+        return sandbox.Command.of(stage, place, nonce, self.trees)
+
+    def build(self, command: sandbox.Command, image: Image) -> Build:
+        """The same as a target of a Dockerfile."""
+        return Build.of(command, image)
+
+    async def _hello(self) -> None:
+        """The gate's own interpreter runs on this image, and is the one that runs here."""
+        code = "import os, sys; os.write(3, sys.version.encode())"
+        stage = Stage(
+            name="open",
+            trust="trusted",
+            runtime=Runtime("gate", ""),
+            mounts=(),
+            argv=("{python}", "-I", "-S", "-B", "-c", code),
+            limits=Limits(wall=60),
+        )
+        outcome = await self._answer(stage, "open", Place(python=machine.interpreter()))
+        if outcome.report.decode("utf-8", "replace") != sys.version:
+            what = f"{machine.interpreter()} in the image is another Python than here"
+            raise EngineUnavailable(NAME, what, f"use an image with this one, {OTHER}")
+
+    async def _answer(self, stage: Stage, nonce: str, place: Place) -> Outcome:
+        slots = self._slots
+        assert slots is not None
+        async with self._engine(stage.name, stage.limits.wall + GRACE + PULL):
+            image = await self._look(self.ref_of(stage))
+            command = await anyio.to_thread.run_sync(self.command, stage, place, nonce)
+            build = self.build(command, image)
+            folder = await self._place(build, image, command)
+            async with slots:
+                started = time.time_ns() // 1000
+                with anyio.fail_after(stage.limits.wall + GRACE):
+                    data = await self._build(build, folder)
+                finished = time.time_ns() // 1000
+        outcome = results.read(data, stage, nonce, started, finished)
+        return msgspec.structs.replace(outcome, facts=self.facts_of(stage))
+
+    async def _build(self, build: Build, folder: Any) -> bytes:
+        """Runs the build's step once more, whatever the engine remembers, and fetches the result."""
+        assert self._session is not None
+        dag, sdk = self._session.dag, self._session.sdk
+        run = secrets.token_hex(16)
+        pieces = () if build.by_context else enumerate(build.pieces)
+        container = folder.docker_build(
+            target=build.name,
+            build_args=[sdk.BuildArg("RUN", run)],
+            secrets=[dag.set_secret(f"{run}.{index}", piece) for index, piece in pieces],
+            no_init=True,
+        )
+        said = await container.file(f"{dagger_build.HOME}/result").contents()
+        if said:
+            return base64.b64decode(said)
+        assert self._box is not None
+        path = self._box / run
+        await container.file(f"{dagger_build.HOME}/large").export(str(path))
+        try:
+            return path.read_bytes()
+        finally:
+            path.unlink()
+
+    async def _place(self, build: Build, image: Image, command: sandbox.Command) -> Any:
+        """The folder on the engine that holds the build's sources and a Dockerfile with its target."""
+        for context in self._contexts:
+            if build.name in context.targets and not build.by_context:
+                return context.folder
+        assert self._session is not None and self._box is not None
+        dag = self._session.dag
+        if not (self._box / "box").exists():
+            dagger_build.box(self._box / "box", command)
+        folder = dag.directory()
+        for name, source in (*build.sources, (dagger_build.BOX, str(self._box / "box"))):
+            if name not in self._uploads:
+                options = {"exclude": list(dagger_build.NOT_IN_CONTEXT)} if source == sys.base_prefix else {}
+                self._uploads[name] = dag.host().directory(source, **options)
+            folder = folder.with_directory(name, self._uploads[name])
+        if build.by_context:
+            folder = folder.with_new_file("config", "".join(build.pieces))
+        folder = await folder.with_new_file("Dockerfile", dagger_build.dockerfile(image, [build])).sync()
+        if not build.by_context:
+            self._contexts.append(Context(frozenset([build.name]), folder))
+        return folder
+
+    async def _look(self, ref: str) -> Image:
+        """The image's folders; fetches it where the engine has not got it."""
+        if ref not in self._images:
+            assert self._session is not None
+            root = self._session.dag.container().from_(ref).rootfs()
+            top = {f"/{name.rstrip('/')}" for name in await root.entries()}
+            loader = {f"/etc/{name.rstrip('/')}" for name in await root.entries(path="/etc")} if "/etc" in top else set()
+            found = [path for path in dagger_build.SYSTEM if path in top]
+            found += [path for path in dagger_build.LOADER if path in loader]
+            self._images[ref] = Image(ref, tuple(found))
+        return self._images[ref]
+
+    @contextlib.asynccontextmanager
+    async def _engine(self, name: str, seconds: float) -> AsyncIterator[None]:
+        """Everything that goes wrong in here is the engine's failure, in one line."""
+        session = self._session
+        assert session is not None
+        try:
+            with anyio.fail_after(seconds) as scope:
+                self._scopes.add(scope)
+                try:
+                    yield
+                finally:
+                    self._scopes.discard(scope)
+        except TimeoutError:
+            if session is not self._session:
+                raise EngineUnavailable(NAME, f"stage {name}: the engine was closed") from None
+            session.kill()
+            raise EngineUnavailable(NAME, f"stage {name}: the engine does not answer", "run the gate again") from None
+        except session.sdk.DaggerError as error:
+            raise self._failed(name, error, session) from None
+
+    def _failed(self, name: str, error: Any, session: Session) -> EngineUnavailable:
+        sdk = session.sdk
+        if isinstance(error, sdk.ExecError):
+            said = error.stderr.strip().splitlines()
+            what = f"the launcher ended with {error.exit_code}: {said[-1] if said else 'no word'}"
+            remedy = f"the image must be able to run {machine.interpreter()}, {OTHER}"
+            return EngineUnavailable(NAME, f"stage {name}: {what}", remedy)
+        if not isinstance(error, sdk.QueryError):
+            session.lost = True
+        said = re.sub(r"\[traceparent:\S*\]", "", str(error)).strip().splitlines()
+        return EngineUnavailable(NAME, f"stage {name}: {said[0] if said else type(error).__name__}", "see the engine's log")
+
+
+def pinned(ref: str) -> str:
+    """``ref`` where it names an image by digest. Raises EngineUnavailable for none, and for a tag, which may move."""
+    if not ref:
+        raise EngineUnavailable(NAME, "no runner image is named", f"set environment.image in policy or {VARIABLE}, {OTHER}")
+    if not _PINNED.fullmatch(ref):
+        raise EngineUnavailable(NAME, f"the image {ref!r} is not named by digest", "write name@sha256:…, a tag may move")
+    return ref
