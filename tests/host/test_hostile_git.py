@@ -202,18 +202,19 @@ def test_a_git_in_the_checkout_is_not_run(repo: Path, tmp_path: Path, monkeypatc
 
 
 def test_replace_refs_and_grafts_change_nothing(repo: Path, tmp_path: Path) -> None:
-    base, head = toy.git(repo, "rev-parse", "main"), toy.git(repo, "rev-parse", "agent")
+    base, middle = toy.git(repo, "rev-parse", "main"), toy.git(repo, "rev-parse", "agent")
+    head = toy.commit(repo, {"src/more.py": "x = 1\n"})
     toy.git(repo, "checkout", "-q", "-b", "other", "main")
     other = toy.commit(repo, {"src/other.py": "x = 1\n"})
     toy.git(repo, "replace", head, other)
     (repo / ".git/info").mkdir(exist_ok=True)
-    (repo / ".git/info/grafts").write_text(f"{head}\n")
-    assert toy.git(repo, "rev-list", "--count", head) == "1", "the naive call believes the graft"
+    (repo / ".git/info/grafts").write_text(f"{head} {base}\n")
+    assert toy.git(repo, "--no-replace-objects", "rev-list", "--count", head) == "2", "the naive call believes the graft"
     with Workspace(repo, tmp_path / "cache") as workspace:
         found, _, _ = workspace.subject("main", head)
-        assert (found.merge_base, workspace.objects.commit(head).parents) == (base, (base,))
+        assert (found.merge_base, workspace.objects.commit(head).parents) == (base, (middle,))
         names = workspace.objects.tree(found.merged_tree).files
-    assert b"src/other.py" not in names
+    assert b"src/other.py" not in names and b"src/more.py" in names
 
 
 def test_hidden_refs_are_seen(repo: Path, tmp_path: Path) -> None:

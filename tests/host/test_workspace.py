@@ -19,6 +19,7 @@ from probatum.host import cache as cache_module
 from probatum.host import git as git_module
 from probatum.host.cache import Cache, cache_key
 from probatum.host.git import Git
+from probatum.host.objects import parse_tree
 from probatum.host.workspace import Workspace, named, verify_landed
 
 
@@ -305,6 +306,12 @@ def test_a_tree_that_git_would_not_write_is_refused(layout: list[bytes], repo: P
     forged = forge(repo, b"".join(entry + b"\0" + (tree if entry.startswith(b"4") else blob) for entry in layout))
     error = refused(repo, cache, "main", forged)
     assert "refused" in error.line() or "git would write" in error.line()
+
+
+@pytest.mark.parametrize("paths", [b"a\0a", b"x/.git/y", b".GIT", b"a//b", b"../a", b"a/./b", b"/a", b"a/"])
+def test_a_listing_of_such_a_tree_is_refused_as_well(paths: bytes) -> None:
+    with pytest.raises(ProbatumError, match=r"git would|twice"):
+        parse_tree(b"".join(b"100644 blob %s\t%s\0" % (b"1" * 40, path) for path in paths.split(b"\0")))
 
 
 def test_old_flaws_of_honest_histories_are_not_refused(repo: Path, cache: Path) -> None:

@@ -41,7 +41,6 @@ SERVING = (
     "uploadpack.allowAnySHA1InWant=true",
     "uploadpack.allowFilter=false",
     "transfer.hideRefs=!refs",
-    "uploadpack.hideRefs=!refs",
     "pack.threads=1",
 )
 """What the serving side is told over the workspace's own configuration."""
