@@ -84,7 +84,7 @@ def _gate(request: steps.Request, progress: steps.Progress, workspace: Workspace
     runtime, place = env.gate_place()
     trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
     places = env.places((runtime, place), (built.runtime, built.place))
-    engine = choose_engine(request.engine, base.policy.engine, trees, places, cache)
+    engine = choose_engine(request.engine, base.policy, trees, places, cache)
     return anyio.run(steps.run, request, seen, engine, runtime, progress)
 
 
@@ -96,20 +96,26 @@ def load(data: bytes) -> Policy:
 
 
 def choose_engine(
-    asked: str, policy: str, trees: Trees, places: Callable[[Runtime], Place], cache: Path, capacity: int = 0
+    asked: str, policy: Policy, trees: Trees, places: Callable[[Runtime], Place], cache: Path, capacity: int = 0
 ) -> Engine:
-    """``--engine``, else policy's, else bubblewrap. Raises UsageError when policy demands another or nobody knows it.
+    """``--engine``, else policy's, else Dagger where a Dagger session is in the environment, else bubblewrap.
 
-    ``capacity``: how many stages run at once (0: the engine's own).
+    Raises UsageError when policy demands another or nobody knows it. ``capacity``: how many stages run at once (0: the
+    engine's own).
     """
-    if asked and policy != "any" and asked != policy:
-        raise UsageError(f"--engine {asked}", f"base's policy demands {policy}", "leave --engine out")
-    name = asked or (policy if policy != "any" else "bubblewrap")
+    demanded = "" if policy.engine == "any" else policy.engine
+    if asked and demanded and asked != demanded:
+        raise UsageError(f"--engine {asked}", f"base's policy demands {demanded}", "leave --engine out")
+    name = asked or demanded or ("dagger" if os.environ.get("DAGGER_SESSION_PORT") else "bubblewrap")
     if name == "bubblewrap":
         from ..engines.bubblewrap import Bubblewrap
 
         return Bubblewrap(trees=trees, places=places, cache=cache, capacity=capacity)
-    raise UsageError(f"engine {name}", "is not known", "use bubblewrap")
+    if name == "dagger":
+        from ..engines.dagger import Dagger
+
+        return Dagger(trees=trees, places=places, cache=cache, capacity=capacity, image=policy.environment.image)
+    raise UsageError(f"engine {name}", "is not known", "use bubblewrap or dagger")
 
 
 def probe_files() -> Mapping[str, bytes]:

@@ -118,7 +118,7 @@ def opened(order: Order, watcher: Watcher) -> Iterator[Opened]:
                 raise PolicyError("the sealed suite", body.oracle[0], "seal again, or give --suite head")
             trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
             places = env.places((built.runtime, built.place))
-            engine = choose_engine(order.engine, base.policy.engine, trees, places, cache, order.capacity)
+            engine = choose_engine(order.engine, base.policy, trees, places, cache, order.capacity)
             digest = canonical.digest_of([base.source, steps.plain(base.policy)])
             yield Opened(patch=patch, engine=engine, policy_digest=digest, suite=order.suite)
     except OSError as error:
