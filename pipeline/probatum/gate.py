@@ -35,8 +35,8 @@ class Progress(Protocol):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gate is asked: the repository, revisions ("" takes the default), where records go, which engine, and whether
-    the answer may count. ``why_advisory`` is "" only where it may."""
+    """What a gate is asked: the repository, revisions ("" takes the default), where records go, which engine, whether
+    the answer may count (``why_advisory`` is "" only where it may), and the key that signs when the last stage has ended."""
 
     repo: Path
     out: Path
@@ -44,6 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     head: str = ""
     engine: str = ""
     evidence: Path | None = None
+    key: Path | None = None
     why_advisory: str = ""
     attempt: int = 1
 
@@ -177,8 +178,18 @@ class _Gate:
         seen = {name: data for name, data in self.store.records.items() if name == "plan.json" or name.startswith("verdict.")}
         stage = _trusted("join", runtime, ("join",), seen)
         decision: Decision = _trusted_report(stage, await self._run(stage), Decision)
-        self.store.finish(decision, canonical.encode(decision))
+        await self.engine.close()
+        self.store.finish(decision, canonical.encode(decision), self._signer())
         return decision
+
+    def _signer(self) -> Callable[[str, bytes], bytes] | None:
+        """Reads the key only now: no stage that could reach it runs any more."""
+        if self.request.key is None:
+            return None
+        from .host import sign
+
+        key = sign.load_key(self.request.key)
+        return lambda name, data: sign.sign(key, name, data)
 
     async def _together(self, jobs: Iterable[Callable[[], Any]]) -> None:
         try:

@@ -17,8 +17,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--base", default="", metavar="REV", help="the target's tip (the remote's default branch, else main)")
     parser.add_argument("--head", default="", metavar="REV", help="the candidate commit (HEAD)")
     parser.add_argument("--out", type=Path, default=Path("ci_out"), metavar="DIR", help="where the evidence goes (ci_out)")
-    parser.add_argument("--engine", default="", metavar="NAME", help="bubblewrap, or what policy says")
+    parser.add_argument("--engine", default="", metavar="NAME", help="bubblewrap or dagger (policy's)")
     parser.add_argument("--evidence", type=Path, metavar="DIR", help="records of other lanes, taken where the plan names them")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="sign every record with this Ed25519 key (PEM)")
     parser.add_argument("--deciding", action="store_true", help="refuse unless the answer may count")
     parser.add_argument("--json", action="store_true", help="print decision.json before the decision line")
     parser.set_defaults(run=run)
@@ -41,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
         out=args.out,
         engine=args.engine,
         evidence=args.evidence,
+        key=args.key,
         why_advisory=why,
     )
     with Progress() as progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from ..core import evidence
@@ -62,8 +63,14 @@ class Store:
         self.records[name] = data
         self.digests[name] = digest(data)
 
-    def finish(self, decision: Decision, data: bytes) -> None:
-        """``decision.json``, then the three text files, each exactly ``PASS`` or ``FAIL``."""
+    def finish(self, decision: Decision, data: bytes, sign: Callable[[str, bytes], bytes] | None = None) -> None:
+        """``decision.json``, then the three text files, each exactly ``PASS`` or ``FAIL``.
+
+        ``sign`` (name, bytes) gives the envelope that is laid beside each record; no stage runs any more by then.
+        """
+        if sign is not None:
+            for name, record in [*self.records.items(), ("decision.json", data)]:
+                self._place(name + ".dsse", sign(name, record))
         self._place("decision.json", data)
         for name in TEXTS:
             named = decision.verdicts.get(name)
