@@ -163,10 +163,21 @@ def schemas(session: nox.Session) -> None:
 
 
 @nox.session
+def shards(session: nox.Session) -> None:
+    """Run the suite split, here: plan, shards at once, gate; `-- --matrix`, `-- --index I`, `-- gate DIR` as the command."""
+    session.install("-e", ".")
+    with session.chdir(session.invoked_from):
+        session.run("probatum", "shards", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the gate against a plain pytest run; what follows -- goes to the script."""
+    """Measure the gate against a plain pytest run, or what follows -- first: shards; the rest goes to the script."""
     session.install("-e", ".", *DEV)
-    session.run("python", "tests/bench/gate.py", *session.posargs)
+    name, *rest = session.posargs if session.posargs[:1] == ["shards"] else ("gate", *session.posargs)
+    if name == "shards":
+        session.install("pytest-split", "pytest-xdist")
+    session.run("python", f"tests/bench/{name}.py", *rest)
 
 
 @nox.session

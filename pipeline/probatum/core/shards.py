@@ -39,8 +39,8 @@ class ShardPlan(Body, frozen=True, kw_only=True, rename={"plan_digest": "digest"
     ``quarantine``: the rows of base's ledger that name a node id of the plan and were live when it was made.
     """
 
-    schema: Literal["shards-plan/v1"] = "shards-plan/v1"
-    plan_digest: str = ""
+    schema: Literal["shards-plan/v1"]
+    plan_digest: str
     run: str
     tool: str
     suite: Suite
@@ -137,6 +137,8 @@ def make_plan(
         raise ValueError(f"{asked.shards} shards and only {asked.shards - len(empty)} {units} to fill them")
     weights = dict(zip(ids, estimated(ids, known), strict=True))
     plan = ShardPlan(
+        schema="shards-plan/v1",
+        plan_digest="",
         run=asked.run,
         tool=asked.tool,
         suite=asked.suite,

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from .. import checks
-from ..core import policy, records
+from ..core import policy, records, shards
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SHARED: dict[str, tuple[str, type]] = {
@@ -25,6 +25,8 @@ SHARED: dict[str, tuple[str, type]] = {
     "plan.schema.json": ("Body of plan.json", records.PlanBody),
     "patch.schema.json": ("Body of patch.json", records.PatchBody),
     "suite.schema.json": ("Body of suite.PART.json", records.SuiteBody),
+    "shard-plan.schema.json": ("plan.json of probatum shards", shards.ShardPlan),
+    "shard.schema.json": ("shard-I.json, the manifest of one shard", shards.Manifest),
     "verdict.schema.json": ("Body of verdict.NAME.json", records.VerdictBody),
 }
 
