@@ -40,15 +40,15 @@ def twin_jobs(
     qualified names of their tests. ``data``: sealed data files. ``only``: of these jobs, just these ``LABEL ID`` (the check on
     base). ``share`` of the suite's recorded time goes to the sample, never fewer than 20 ids or the whole suite.
     """
-    found = _sites(sources, base, seed, late)
-    rng = random.Random(f"{seed} twins")
     rows = {row.id: row for row in base.tests}
-    red = {each for path, site in found for each in site.ids if each not in rows or rows[each].outcome in RED}
-    sample = _sample([each for _, site in found for each in site.ids if each not in red], rows, share, LEAST - len(red), rng)
+    usable = [row.id for row in base.tests if row.outcome in ("passed", *RED) and row.times == 1]
+    red = {each for each in usable if rows[each].outcome in RED}
+    red |= {f"{_name(path)}::{each}" for path, names in late.items() for each in names}
+    sample, found = _chosen(sources, [*usable, *(each for each in red if each not in rows)], red, rows, seed, share)
     layers: list[list[tuple[bytes, Site, Kind, tuple[str, ...]]]] = []
     for path, site in found:
         kinds = sorted(site.edits)
-        rng.shuffle(kinds)
+        random.Random(f"{seed} {path!r} {site.line}").shuffle(kinds)
         for depth, kind in enumerate(kinds):
             ids = tuple(each for each in site.ids if each in red or (depth == 0 and each in sample))
             if ids:
@@ -59,33 +59,54 @@ def twin_jobs(
     return [job for job in (_restricted(job, only) for job in jobs) if job.ids]
 
 
-def _sites(
-    sources: Mapping[bytes, bytes], base: SuiteBody, seed: str, late: Mapping[bytes, Collection[str]]
-) -> list[tuple[bytes, Site]]:
-    """Every test function that has a twin, behind ids that ran on base or could not be collected there."""
-    ids: dict[str, list[str]] = {}
-    for row in base.tests:
-        if row.outcome in ("passed", *RED) and row.times == 1:
-            ids.setdefault(row.id.partition("::")[0], []).append(row.id)
-    found = []
-    for path in sorted(sources):
-        name = path.decode("utf-8", "surrogateescape")
-        mine = [*ids.get(name, ()), *(f"{name}::{each}" for each in late.get(path, ()))]
-        found += [(path, site) for site in sites(sources[path], mine, f"{_nonce(seed)} {name}") if site.edits]
-    return found
-
-
-def _sample(ids: list[str], rows: Mapping[str, TestRow], share: float, least: int, rng: random.Random) -> set[str]:
-    """Ids in random order, as many as fit into the share, but at least so many."""
+def _chosen(
+    sources: Mapping[bytes, bytes], usable: list[str], red: set[str], rows: Mapping[str, TestRow], seed: str, share: float
+) -> tuple[set[str], list[tuple[bytes, Site]]]:
+    """The sample, and every test function of it or of ``red`` that has a twin. Ids that have none are drawn again."""
+    rng = random.Random(f"{seed} twins")
+    order = [each for each in usable if each not in red]
+    rng.shuffle(order)
     budget = int(share * sum(row.duration_us for row in rows.values()))
-    rng.shuffle(ids)
-    chosen: set[str] = set()
-    for each in ids:
+    sample: set[str] = set()
+    found: dict[tuple[str, str], tuple[bytes, Site] | None] = {}
+    paths = {_name(path): path for path in sources}
+    whole: dict[tuple[str, str], list[str]] = {}
+    for each in usable:
+        whole.setdefault(_test(each), []).append(each)
+
+    def sited(each: str) -> bool:
+        key = _test(each)
+        if key not in found:
+            path = paths.get(key[0])
+            made = sites(sources[path], whole[key], f"{_nonce(seed)} {key[0]}") if path is not None else []
+            found[key] = (path, made[0]) if path is not None and made and made[0].edits else None
+        return found[key] is not None
+
+    for each in sorted(red):
+        sited(each)
+    left = LEAST - len(red)
+    for each in order:
         cost = rows[each].duration_us
-        if len(chosen) < least or cost <= budget:
-            chosen.add(each)
+        if (len(sample) < left or cost <= budget) and sited(each):
+            sample.add(each)
             budget -= cost
-    return chosen
+    return sample, _once(row for row in found.values() if row is not None)
+
+
+def _once(found: Iterable[tuple[bytes, Site]]) -> list[tuple[bytes, Site]]:
+    """A method that several classes inherit is one function: it gets one twin, behind the ids of all of them."""
+    whole: dict[tuple[bytes, int], tuple[bytes, Site]] = {}
+    for path, site in found:
+        was = whole.get((path, site.line))
+        ids = site.ids if was is None else (*was[1].ids, *site.ids)
+        edits = site.edits if was is None else was[1].edits
+        whole[path, site.line] = (path, Site(site.name, site.line, ids, edits))
+    return [whole[key] for key in sorted(whole)]
+
+
+def _test(each: str) -> tuple[str, str]:
+    path, _, rest = each.partition("::")
+    return path, rest.partition("[")[0]
 
 
 def _job(
@@ -154,6 +175,10 @@ def _rewritten(tree: Tree, files: Mapping[bytes, bytes]) -> Tree:
         if path in tree.files and tree.files[path].mode != 0o120000
     }
     return tree.with_files(mine)
+
+
+def _name(path: bytes) -> str:
+    return path.decode("utf-8", "surrogateescape")
 
 
 def _nonce(seed: str) -> str:

@@ -8,6 +8,7 @@ never, because that would accuse honest code.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -38,6 +39,7 @@ class Site(msgspec.Struct, frozen=True):
     """A test function as written, the node ids that it stands behind, and what each kind of twin would edit."""
 
     name: str
+    line: int
     ids: tuple[str, ...]
     edits: Mapping[Kind, tuple[Edit, ...]]
 
@@ -47,11 +49,10 @@ def sites(source: bytes, ids: Iterable[str], nonce: str) -> list[Site]:
 
     A module that cannot be parsed, or is no UTF-8, has none. ``nonce`` chooses among equal edits and makes constants fresh.
     """
-    text = Text.of(source)
-    if text is None:
+    text, defined = _parsed(source)
+    if text is None or defined is None:
         return []
     found: dict[Function, list[str]] = {}
-    defined = _Scope(text.tree)
     for each in ids:
         qualname = each.partition("::")[2].partition("[")[0]
         function = defined.find(qualname.split("::"))
@@ -61,7 +62,9 @@ def sites(source: bytes, ids: Iterable[str], nonce: str) -> list[Site]:
     for function in sorted(found, key=lambda node: node.lineno):
         rng = random.Random(f"{nonce} {function.lineno} {function.name}")
         edits = _edits(text, function, found[function], rng)
-        rows.append(Site(function.name, tuple(found[function]), {kind: edit for kind, edit in edits.items() if edit}))
+        rows.append(
+            Site(function.name, function.lineno, tuple(found[function]), {kind: edit for kind, edit in edits.items() if edit})
+        )
     return rows
 
 
@@ -86,6 +89,12 @@ def marked(source: bytes, nonce: str) -> bytes:
     """``source`` and a closing comment that only this gate run has: the digest of a file tells nobody what it is."""
     end = b"" if source.endswith(b"\n") or not source else b"\n"
     return source + end + b"# " + nonce.encode() + b"\n"
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(source: bytes) -> tuple[Text | None, _Scope | None]:
+    text = Text.of(source)
+    return text, None if text is None else _Scope(text.tree)
 
 
 class _Scope:
@@ -277,7 +286,7 @@ def _own(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """All nodes below, but not those of functions and classes defined inside."""
     left = list(body)
     while left:
-        node = left.pop(0)
+        node = left.pop()
         yield node
         if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
-            left[:0] = list(ast.iter_child_nodes(node))
+            left.extend(ast.iter_child_nodes(node))

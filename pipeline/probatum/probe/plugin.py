@@ -174,7 +174,7 @@ def _hooks(report, job, watch, freeze):
 
     def _phase(report):
         line = {"r": "phase", "id": report.nodeid, "when": report.when, "outcome": report.outcome}
-        line["us"] = int(report.duration * 1000000)
+        line["us"] = _micros(report.duration)
         if type(report).__name__.lower() == "subtestreport":
             line["r"] = "subtest"
         why = getattr(report, "wasxfail", None)
@@ -200,6 +200,7 @@ _OPTIONS = {
     "dist": "no",
     "tx": [],
     "maxfail": 0,
+    "continue_on_collection_errors": True,
     "randomly_reorganize": False,
     "randomly_reset_seed": False,
     "reruns": 0,
@@ -209,8 +210,18 @@ _OPTIONS = {
     "stepwise": False,
     "collectonly": False,
     "usepdb": False,
+    # Source lines in tracebacks are slow, and CPython 3.11 can fail while it parses them; messages do not depend on it.
+    "tbstyle": "native",
 }
 """Options of pytest and well-known plugins that would run a test elsewhere, twice, not at all, or in another order."""
+
+
+def _micros(seconds):
+    """Microseconds within a day: where a test turns the clock, a duration may be anything."""
+    try:
+        return max(0, min(int(seconds * 1000000), 86400 * 1000000))
+    except BaseException:
+        return 0
 
 
 def _text(value):

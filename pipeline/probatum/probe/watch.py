@@ -189,7 +189,7 @@ class Watch:
                 self.found.add(f"{name}.{key}: gone")
 
     def note(self, name, value):
-        if not self.own(value):
+        if not self.own(value) and not (name == "gc.callbacks" and self.installed(None, value)):
             self.found.add(f"{name}: now {self.describe(value)}")
 
     def end(self):
@@ -212,8 +212,10 @@ class Watch:
                 for one in value:
                     if not any(one is other for other in was or ()):
                         self.note(name, one)
-                if len(value) < len(was or ()):
-                    self.found.add(name + ": shorter")
+                for one in was or ():
+                    # The finder that waits for hypothesis takes itself out.
+                    if not any(one is other for other in value) and type(one).__name__ != "_Profile":
+                        self.found.add(f"{name}: without {self.describe(one)}")
             elif value is not was and value != was:
                 self.note(name, value)
         if self.hooks is not None:
@@ -282,7 +284,7 @@ class Watch:
     def installed(self, key, value):
         """Whether ``value`` is an installed package's own function of that very name (typing_extensions mends typing)."""
         code = _function(value) and value.__code__
-        return bool(code) and code.co_name == key and "/site-packages/" in code.co_filename and self.genuine(code)
+        return bool(code) and key in (None, code.co_name) and "/site-packages/" in code.co_filename and self.genuine(code)
 
     def genuine(self, code):
         path = code.co_filename
