@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ProbatumError, UsageError
 
 if TYPE_CHECKING:
+    from ..core.leases import Ledger
     from ..core.policy import Policy
     from ..core.records import Decision
     from ..host.git import Git
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 COMMENT = b"\n# probatum init tried this line.\n"
 
 
-def trial(workspace: Workspace, files: dict[str, bytes], policy: Policy) -> list[str]:
-    """What is missing before an honest patch merges, one line each; [] when it would merge.
+def trial(
+    workspace: Workspace, files: dict[str, bytes], policy: Policy, offer: Callable[[Path], Ledger | None]
+) -> tuple[list[str], Ledger | None]:
+    """What is missing before an honest patch merges, one line each, [] when it would merge; and a ledger to offer.
 
-    ``files`` are those that init wrote or kept: path to bytes. The repository itself gets no object and no ref.
+    ``files`` are those that init wrote or kept: path to bytes. The repository itself gets no object and no ref. ``offer``
+    makes the ledger from the folder of records.
     """
     from ..gate import Request
     from ..host.cache import cache_key
@@ -38,9 +42,9 @@ def trial(workspace: Workspace, files: dict[str, bytes], policy: Policy) -> list
         (work / "out").mkdir()
         with Progress() as progress:
             decision = gate(request, progress)
-        return said(decision)
+        return said(decision), offer(request.out)
     except ProbatumError as error:
-        return [f"missing: {error.line()}"]
+        return [f"missing: {error.line()}"], None
     finally:
         for left in (cache_folder() / "git").glob(cache_key((work / "repo").resolve()) + "*"):
             if left.is_dir():
@@ -92,8 +96,6 @@ def said(decision: Decision) -> list[str]:
                 where = f" {finding.subject}" if finding.subject else ""
                 remedy = f"; {finding.remedy}" if finding.remedy else ""
                 lines.append(one_line(f"missing: {finding.id}{where}: {finding.reason}{remedy}"))
-    if decision.decision == "MERGE_OK":
-        print("tried: a comment in a product file would merge")
     return lines
 
 

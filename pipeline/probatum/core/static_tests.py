@@ -18,7 +18,7 @@ _SOURCES = (
     (".pytest.toml", "pytest"),
     ("pytest.ini", "pytest"),
     (".pytest.ini", "pytest"),
-    ("pyproject.toml", "tool.pytest.ini_options"),
+    ("pyproject.toml", "tool.pytest"),
     ("tox.ini", "pytest"),
     ("setup.cfg", "tool:pytest"),
 )
@@ -130,6 +130,8 @@ def _options(name: str, data: bytes, section: str) -> Mapping[str, Any] | None:
             table: Any = tomllib.loads(text)
             for part in section.split("."):
                 table = table.get(part) if isinstance(table, dict) else None
+            if isinstance(table, dict) and "ini_options" in table:  # beside it, from pytest 9 on, the table itself
+                table = table["ini_options"]
             return table if isinstance(table, dict) else None
         parser = configparser.ConfigParser(interpolation=None, strict=False)
         parser.read_string(text)
