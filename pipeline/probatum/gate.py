@@ -19,7 +19,7 @@ from .core.evidence import Subject
 from .core.policy import Policy
 from .core.records import Decision, PlanBody, VerdictBody
 from .core.stage import Blob, End, Engine, Facts, Limits, Mount, Outcome, Runtime, Stage, Tree
-from .errors import EngineUnavailable, PolicyError, ProbatumError
+from .errors import EngineUnavailable, EvidenceCorrupt, PolicyError, ProbatumError
 from .host.env import gate_argv
 from .host.store import Store
 
@@ -160,11 +160,14 @@ class _Gate:
     async def judge(self, runtime: Runtime) -> dict[str, VerdictBody]:
         """Each verdict comes from a sandbox of its own that sees evidence and base's policy."""
         verdicts: dict[str, VerdictBody] = {}
+        records, digests = dict(self.store.records), dict(self.store.digests)
 
         def one(name: str) -> Callable[[], Any]:
             async def inner() -> None:
-                stage = _trusted(f"judge.{name}", runtime, ("judge", name), self.store.records)
+                stage = _trusted(f"judge.{name}", runtime, ("judge", name), records)
                 body = _trusted_report(stage, await self._run(stage), VerdictBody)
+                if body.evidence != digests:
+                    raise EvidenceCorrupt(stage.name, "judged other records than the store holds", "run the gate again")
                 verdicts[name] = body
                 self.seal(Note(kind="verdict", part=name, body=body, input_digest=stage.digest))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..core.records import PlanBody
+    from ..core.records import PlanBody, VerdictBody
 
 
 def add_parser(commands: Any) -> None:
@@ -28,28 +28,34 @@ def add_evidence(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the verdict as canonical JSON; the exit code is the verdict's, except on a report descriptor of its own."""
+    from ..core import canonical
+
+    body = judged(args.evidence, args.name)
+    return answer(args.report_fd, canonical.encode(body), body.verdict.value)
+
+
+def judged(folder: Path, name: str) -> VerdictBody:
+    """The verdict of the check ``name`` over the records in ``folder``. Raises UsageError for an unknown check."""
     import msgspec
 
     from .. import checks
-    from ..core import canonical
     from ..core.records import VerdictBody
     from ..core.verdict import verdict_of
     from ..errors import UsageError
 
     try:
-        check = checks.load(args.name)
+        check = checks.load(name)
     except KeyError:
-        raise UsageError(f"judge {args.name}", "is no check", f"one of: {', '.join(checks.names())}") from None
-    plan, have = load(args.evidence, check)
-    options: Any = msgspec.convert(options_of(plan, args.name), check.Options, strict=False)
+        raise UsageError(f"judge {name}", "is no check", f"one of: {', '.join(checks.names())}") from None
+    plan, have, digests = load(folder, check)
+    options: Any = msgspec.convert(options_of(plan, name), check.Options, strict=False)
     findings = check.judge(have, options, plan.now)
-    body = VerdictBody(name=args.name, verdict=verdict_of(findings), findings=tuple(findings))
-    return answer(args.report_fd, canonical.encode(body), body.verdict.value)
+    return VerdictBody(name=name, verdict=verdict_of(findings), findings=tuple(findings), evidence=digests)
 
 
-def load(folder: Path, check: Any) -> tuple[PlanBody, dict[str, Any]]:
-    """The plan and every record that ``check`` may read, unsealed, all of one patch, attempt and policy."""
-    from ..core import evidence
+def load(folder: Path, check: Any) -> tuple[PlanBody, dict[str, Any], dict[str, str]]:
+    """The plan, every record that ``check`` may read (all of one patch, attempt and policy), and all records' digests."""
+    from ..core import canonical, evidence
     from ..core.records import BODIES, PlanBody
     from ..errors import EvidenceCorrupt
     from ..host.store import read, record_names
@@ -57,18 +63,22 @@ def load(folder: Path, check: Any) -> tuple[PlanBody, dict[str, Any]]:
     plan = evidence.unseal(read(folder, "plan.json"), PlanBody, "plan.json")
     have: dict[str, Any] = {"plan": plan.body}
     bodies = {**BODIES, **check.BODIES}
+    digests: dict[str, str] = {}
     for name in record_names(folder):
         kind = name.split(".")[0]
-        if kind == "plan" or kind not in bodies:
+        raw = read(folder, name)
+        if kind != "verdict":
+            digests[name] = canonical.digest(raw)
+        if kind in ("plan", "verdict") or kind not in bodies:
             continue
-        record = evidence.unseal(read(folder, name), bodies[kind], name)
+        record = evidence.unseal(raw, bodies[kind], name)
         same = ("base", "head", "merged_tree", "attempt", "policy_digest")
         if evidence.file_name(record.kind, record.part, record.attempt) != name or name not in plan.body.records:
             raise EvidenceCorrupt(name, "is not what its name says, or nobody planned it")
         if any(getattr(record, field) != getattr(plan, field) for field in same):
             raise EvidenceCorrupt(name, "is of another patch, attempt or policy than the plan", "run the gate again")
         have[".".join(filter(None, (record.kind, record.part)))] = record.body
-    return plan.body, have
+    return plan.body, have, digests
 
 
 def options_of(plan: PlanBody, name: str) -> dict[str, Any]:

@@ -20,17 +20,13 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 when every record holds, each verdict follows from the evidence again, and the decision from the verdicts."""
-    import msgspec
-
-    from .. import checks
     from ..core import canonical, evidence
     from ..core.join import decide
     from ..core.records import Decision, PlanBody, VerdictBody
-    from ..core.verdict import verdict_of
     from ..errors import EvidenceCorrupt, UsageError
     from ..host import sign
     from ..host.store import read, record_names
-    from .judge import load, options_of
+    from .judge import judged
 
     folder = args.evidence
     if not folder.is_dir():
@@ -40,13 +36,9 @@ def run(args: argparse.Namespace) -> int:
     decision: Decision = canonical.decode(read(folder, "decision.json"), Decision, "decision.json")
     verdicts = {}
     for name in plan.body.required:
-        check = checks.load(name)
-        _, have = load(folder, check)
         file = evidence.file_name("verdict", name)
         verdicts[name] = evidence.unseal(read(folder, file), VerdictBody, file)
-        options: Any = msgspec.convert(options_of(plan.body, name), check.Options, strict=False)
-        findings = check.judge(have, options, plan.body.now)
-        if verdicts[name].body != VerdictBody(name=name, verdict=verdict_of(findings), findings=tuple(findings)):
+        if verdicts[name].body != judged(folder, name):
             raise EvidenceCorrupt(file, "does not follow from the evidence", "run the gate again")
     if decide(plan, canonical.digest(raw), verdicts) != decision:
         raise EvidenceCorrupt("decision.json", "does not follow from the verdicts", "run the gate again")

@@ -117,11 +117,12 @@ class SuiteBody(Body, frozen=True, kw_only=True):
 
 
 class VerdictBody(Body, frozen=True, kw_only=True):
-    """One check's verdict: the join of its findings."""
+    """One check's verdict: the join of its findings. ``evidence``: file name to digest of every record it could see."""
 
     name: str
     verdict: Verdict
     findings: tuple[Finding, ...]
+    evidence: dict[str, str] = {}
 
 
 Word = Literal["MERGE_OK", "MERGE_BLOCKED", "MERGE_HELD"]
