@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 
 from probatum.core import classes
 from probatum.core.check import Change, Entry
-from probatum.core.classes import BUILT_IN, ORDER, RANK, Globs, Rules, classify, classify_change, explain, new_shadows
+from probatum.core.classes import (
+    BUILT_IN,
+    ORDER,
+    RANK,
+    Globs,
+    Rules,
+    classify,
+    classify_change,
+    explain,
+    new_shadows,
+    roots_of_tests,
+)
 from probatum.core.fold import folded
 from probatum.core.globs import compiled, text, wrong
 from probatum.core.policy import STRICT, Paths, Policy
@@ -119,6 +130,15 @@ def test_pythonpath_is_where_modules_shadow() -> None:
     assert classify(b"Lib/json.py", rules(policy)) == "harness"
     assert classify(b"json.py", rules(policy)) == "harness", "the tests' own top folder is on sys.path as well"
     assert explain(b"src/json.py", rules(policy))[1] == "it would be imported in place of json"
+
+
+def test_folders_that_pytest_puts_on_the_path_are_roots_too() -> None:
+    files = {b"src/app/__init__.py", b"src/app/tests/__init__.py", b"src/app/tests/test_a.py", b"src/loose/test_b.py"}
+    found = roots_of_tests([b"src/app/tests/test_a.py", b"src/loose/test_b.py", b"test_c.py"], files)
+    assert found == {"src/", "src/loose/", ""}
+    with_them = Rules.of(STRICT, [], new_shadows(STRICT, files, (), found), found)
+    for path, class_ in ((b"src/json.py", "harness"), (b"src/loose/random.py", "harness"), (b"src/app/json.py", "product")):
+        assert classify(path, with_them) == class_, path
 
 
 # -- content -------------------------------------------------------------------------------------------------------------

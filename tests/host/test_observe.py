@@ -338,6 +338,27 @@ def test_in_place_a_pinned_blob_that_is_not_there_is_said(sealed_repo: Path, tmp
     assert any("not in the repository" in line for line in body.oracle)
 
 
+def test_a_module_beside_tests_within_production_is_harness(tmp_path: Path) -> None:
+    """pytest would put src/app on sys.path for its tests once the package's __init__.py is gone."""
+    from probatum.core.seal import make_seal, render
+
+    repo, policy = (
+        tmp_path / "beside",
+        "version: 1\nlayout: in-place\npaths: {product: [src/**], sealed: [src/app/test_*.py]}\n",
+    )
+    files = {"src/app/__init__.py": "", "src/app/test_a.py": "def test_a():\n    assert 1 == 1\n", "ci/gate.yaml": policy}
+    toy.strict(repo, files)
+    with Workspace(repo, tmp_path / "cache") as workspace:
+        (head,) = workspace.commits(["main"])
+        tree = workspace.objects.tree(workspace.objects.commit(head).tree)
+        seal, _ = make_seal(tree, load(policy.encode()), workspace.objects.read, "2023-11-01")
+    toy.commit(repo, {"ci/seal.lock": render(seal).decode()})
+    toy.patch(repo, {"src/app/random.py": ""})
+    assert rows(observed(repo, tmp_path)[2]) == {"src/app/random.py": ("A", "product")}
+    toy.commit(repo, {"src/app/__init__.py": None})
+    assert rows(observed(repo, tmp_path)[2])["src/app/random.py"] == ("A", "harness")
+
+
 # -- cost ---------------------------------------------------------------------------------------------------------------
 def test_five_processes_are_enough(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.patch(repo, {"src/thing.py": toy.MENDED, "pyproject.toml": "[tool.x]\n"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import get_args
 
 import msgspec
@@ -107,7 +107,7 @@ class Globs:
                 folder, _, last = simplified(glob).rpartition("/")
                 if last == "**":
                     # "a/**" claims what lies in a folder that is a, or below it; "**" claims everything.
-                    self.whole.append((name, re.compile(pattern(folder) + "(?:/.*)?" if folder else ".*", re.DOTALL)))
+                    self.whole.append((name, re.compile(_some(folder) + "(?:/.*)?" if folder else ".*", re.DOTALL)))
                 else:
                     self.parts.append((name, _in_folder(folder), last))
         self._names: dict[tuple[tuple[Class, str], ...], Names] = {}
@@ -129,9 +129,14 @@ class Globs:
 def _in_folder(folder: str) -> re.Pattern[str]:
     """Matches the folders whose own files a glob speaks of, ``folder`` being all but its last component."""
     if folder.rpartition("/")[2] != "**":
-        return re.compile(pattern(folder) if folder else "", re.DOTALL)
+        return re.compile(_some(folder) if folder else "", re.DOTALL)
     above = folder.rpartition("/")[0]
-    return re.compile(pattern(above) + "(?:/.*)?" if above else ".*", re.DOTALL)
+    return re.compile(_some(above) + "(?:/.*)?" if above else ".*", re.DOTALL)
+
+
+def _some(folder: str) -> str:
+    """The expression of a folder's glob, which never matches the top folder's empty name."""
+    return "(?=.)" + pattern(folder)
 
 
 class Names:
@@ -195,8 +200,8 @@ class Rules:
         self.folders: dict[str, Folder] = {}
 
     @classmethod
-    def of(cls, policy: Policy, sealed: Iterable[bytes], shadows: Iterable[str] = ()) -> Rules:
-        """Rules of base's ``policy``; ``sealed`` are the oracle's paths.
+    def of(cls, policy: Policy, sealed: Iterable[bytes], shadows: Iterable[str] = (), test_roots: Iterable[str] = ()) -> Rules:
+        """Rules of base's ``policy``; ``sealed`` are the oracle's paths, ``test_roots`` what pytest puts on sys.path.
 
         ``shadows``: module names that a patch must not bring to the top of sys.path: the standard library's and the
         environment's, without those that base has there already (``new_shadows``).
@@ -212,7 +217,9 @@ class Rules:
             "proposed": paths.proposed,
             "docs": paths.docs,
         }
-        return cls(claims, frozenset(sealed), tuple(map(folded, roots(policy))), frozenset(map(str.casefold, shadows)))
+        return cls(
+            claims, frozenset(sealed), tuple(map(folded, roots(policy, test_roots))), frozenset(map(str.casefold, shadows))
+        )
 
     def folder(self, folder: str) -> Folder:
         """What a folder decides; asked once per folder."""
@@ -237,11 +244,21 @@ class Rules:
         return ""
 
 
-def roots(policy: Policy) -> tuple[str, ...]:
-    """Prefixes of paths that are on sys.path: the top of the repository and policy's ``pythonpath``."""
-    return tuple(
-        sorted({"" if root in ("", ".") else root.removeprefix("./").strip("/") + "/" for root in (".", *policy.pythonpath)})
-    )
+def roots(policy: Policy, test_roots: Iterable[str] = ()) -> tuple[str, ...]:
+    """Prefixes of paths that are on sys.path: the top of the repository, policy's ``pythonpath``, and ``test_roots``."""
+    named = {"" if root in ("", ".") else root.removeprefix("./").strip("/") + "/" for root in (".", *policy.pythonpath)}
+    return tuple(sorted(named.union(test_roots)))
+
+
+def roots_of_tests(modules: Iterable[bytes], files: Container[bytes]) -> frozenset[str]:
+    """What pytest puts on sys.path for test modules: of each, the nearest folder upwards that is no package."""
+    found = set()
+    for module in modules:
+        folder = module.rpartition(b"/")[0]
+        while folder and folder + b"/__init__.py" in files:
+            folder = folder.rpartition(b"/")[0]
+        found.add(text(folder) + "/" if folder else "")
+    return frozenset(found)
 
 
 def top_module(path: str, root: str) -> str:
@@ -253,10 +270,12 @@ def top_module(path: str, root: str) -> str:
     return ""
 
 
-def new_shadows(policy: Policy, base: Iterable[bytes], installed: Iterable[str] = ()) -> frozenset[str]:
+def new_shadows(
+    policy: Policy, base: Iterable[bytes], installed: Iterable[str] = (), test_roots: Iterable[str] = ()
+) -> frozenset[str]:
     """Names of the standard library and of ``installed`` modules that base's own tree does not shadow already."""
     names = {name.casefold() for name in (*sys.stdlib_module_names, *installed)}
-    places = roots(policy)
+    places = roots(policy, test_roots)
     deepest = max(root.count("/") for root in places) + 1
     for path in base:
         if path.count(b"/") <= deepest:

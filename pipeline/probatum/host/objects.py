@@ -161,8 +161,13 @@ class Objects:
         diffing = self._git.start(
             ["diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", "--ignore-submodules=none", old, new], at=self._at
         )
-        before = parse_tree(_good("ls-tree", finish(listing)))
-        changes = parse_changes(_good("diff-tree", finish(diffing)))
+        try:
+            before = parse_tree(_good("ls-tree", finish(listing)))
+            changes = parse_changes(_good("diff-tree", finish(diffing)))
+        except BaseException:
+            listing.kill()
+            diffing.kill()
+            raise
         if not changes:
             return Tree(before), Tree(before), ()
         after = dict(before)

@@ -11,7 +11,7 @@ import msgspec
 
 from ..core.canonical import encode, escape
 from ..core.check import Change, Patch
-from ..core.classes import Rules, classify, classify_change, new_shadows
+from ..core.classes import Rules, classify, classify_change, new_shadows, roots_of_tests
 from ..core.evidence import Subject
 from ..core.globs import compiled, text
 from ..core.links import collisions, wrong_links
@@ -117,7 +117,10 @@ def observe(
     policy, read = seen.policy, workspace.objects.read
     oracle = sealed_oracle(seen.base, policy, workspace.objects, now)
     sealed = oracle.tree
-    rules = Rules.of(policy, sealed.files, new_shadows(policy, seen.base.files, installed))
+    # The patch may add or take away the __init__.py that decides what is put on sys.path: both states count.
+    states = (side.with_files(sealed.files).files for side in (seen.base, seen.merged))
+    on_path = frozenset().union(*(roots_of_tests(oracle.modules, files) for files in states))
+    rules = Rules.of(policy, sealed.files, new_shadows(policy, seen.base.files, installed, on_path), on_path)
     changes = seen.changes
     edits: tuple[Edit, ...] = ()
     if oracle.seal is not None:

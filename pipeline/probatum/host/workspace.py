@@ -100,8 +100,8 @@ class Workspace:
         match = STEPS.fullmatch(name)
         assert match is not None
         plain = "HEAD" if match["name"] == "@" else match["name"]
-        if HASH.fullmatch(plain):
-            return plain, match["steps"], name
+        if HASH.fullmatch(plain.lower()):
+            return plain.lower(), match["steps"], name
         refs, _ = self.refs()
         return named(plain, refs, str(self.source)), match["steps"], name
 
