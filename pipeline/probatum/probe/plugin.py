@@ -119,7 +119,7 @@ def _hooks(report, job, watch, freeze):
     say = report
 
     def _collected(report):
-        head = report.nodeid.partition("::")
+        head = _plain(report.nodeid).partition("::")
         if report.outcome == "passed":
             if not head[1] and head[0].endswith(".py"):
                 say({"r": "module", "path": head[0], "error": ""})
@@ -136,7 +136,7 @@ def _hooks(report, job, watch, freeze):
         if expect is not None:
             _as_planned(items, expect)
         if only is not None:
-            items[:] = [item for item in items if item.nodeid in only or item.nodeid.partition("[")[0] in only]
+            items[:] = [item for item in items if _plain(item.nodeid) in only or item.nodeid.partition("[")[0] in only]
         if strip:
             for item in items:
                 for node in item.listchain():
@@ -146,7 +146,7 @@ def _hooks(report, job, watch, freeze):
 
     @hook(trylast=True)
     def pytest_collection_finish(session):
-        say({"r": "ids", "ids": [item.nodeid for item in session.items]})
+        say({"r": "ids", "ids": [_plain(item.nodeid) for item in session.items]})
         watch.collected(session)
 
     @hook(tryfirst=True, hookwrapper=True)
@@ -173,7 +173,7 @@ def _hooks(report, job, watch, freeze):
         _phase(report)
 
     def _phase(report):
-        line = {"r": "phase", "id": report.nodeid, "when": report.when, "outcome": report.outcome}
+        line = {"r": "phase", "id": _plain(report.nodeid), "when": report.when, "outcome": report.outcome}
         line["us"] = _micros(report.duration)
         if type(report).__name__.lower() == "subtestreport":
             line["r"] = "subtest"
@@ -224,11 +224,16 @@ def _micros(seconds):
         return 0
 
 
+def _plain(text):
+    """``text`` without lone surrogates, which no JSON reader takes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _text(value):
     """``value`` as text of a bounded length; a hostile ``__str__`` gives a fixed word."""
     try:
         text = str(value)
-        return text[-LONG:] if type(text) is str else "unprintable"
+        return _plain(text[-LONG:]) if type(text) is str else "unprintable"
     except BaseException:
         return "unprintable"
 
@@ -251,7 +256,7 @@ def _signature(excinfo):
         text = text if type(text) is str else "unprintable"
     except BaseException:
         text = "unprintable"
-    return (name + ": " + " ".join(text.split()))[:LONG].rstrip()
+    return _plain((name + ": " + " ".join(text.split()))[:LONG].rstrip())
 
 
 def _seeder():
@@ -274,7 +279,7 @@ def _seeder():
 
 def _as_planned(items, expect):
     """Nothing runs where the collection is not exactly the planned one: pytest ends with exit status 4 and says why."""
-    found = [item.nodeid for item in items]
+    found = [_plain(item.nodeid) for item in items]
     seen = set(found)
     wrong = []
     for what, ids in (("missing", expect - seen), ("not in the plan", seen - expect)):
