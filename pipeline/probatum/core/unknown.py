@@ -15,27 +15,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-RUNS = 48
+RUNS = 96
 """Invented runs that every candidate is tried on."""
 WORTH = 0.9
 """A candidate is taken when its mean longest part is this much shorter than the even mix's."""
 Groups = Callable[[str], list[str]]
 """The groups that an id belongs to, nearest first."""
 Dice = Callable[[], float]
-SHARES = (8, 7, 6, 5, 4, 3, 2, 1)
-ROOMS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
+SHARES = (8, 6, 5, 4, 3, 2)
+ROOMS = (0.0, 0.5, 1.0)
 FAMILY = 4
 """Records that a group needs to say what its unknown members may take."""
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """The tests without a record: positions, longest expected first, and what each takes when it is not long."""
+    """The tests without a record: positions, longest expected first, and what each usually takes and its mean."""
 
     order: tuple[int, ...]
     usual: dict[int, float]
     mean: dict[int, float]
-    runs: tuple[tuple[tuple[int, int], ...], ...]
-    """Of every invented run: (position, microseconds) of the tests that turn out long."""
+    runs: tuple[tuple[tuple[int, float], ...], ...]
+    """Of every invented run: (position, microseconds more than usual) of the tests that surprise."""
 
 
 class Deal(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Deal(msgspec.Struct, frozen=True):
 
     where: dict[int, int]
     loads: tuple[float, ...]
-    late: tuple[tuple[int, ...], ...]
+    late: tuple[tuple[float, ...], ...]
     """Of every invented run: how much later each part becomes."""
 
 
@@ -94,26 +94,30 @@ def _unknown(ids: Sequence[str], known: Mapping[str, int], long: float, groups_o
         wanted.setdefault(near, []).append(at)
     usual: dict[int, float] = {}
     mean: dict[int, float] = {}
-    chances: list[tuple[int, float, list[int]]] = []
+    chances: list[tuple[list[int], float, list[float]]] = []
     for group, members in wanted.items():
         values = families[group]
-        short = [value for value in values if value <= long]
-        usual |= dict.fromkeys(members, sum(short) / max(1, len(short)))
+        rare = [value for value in values if value > long]
+        if 2 * len(rare) > len(values):
+            rare = [value for value in values if value <= long]
+        base = (sum(values) - sum(rare)) / (len(values) - len(rare))
+        usual |= dict.fromkeys(members, base)
         mean |= dict.fromkeys(members, sum(values) / len(values))
-        chances += [(value, len(members) / len(values), members) for value in values if value > long]
+        if rare:
+            chances.append((members, len(rare) / len(values), [value - base for value in rare]))
     order = tuple(sorted(missing, key=lambda at: (-mean[at], at)))
     if not chances:
         return Unknown(order, usual, mean, ())
     dice = random.Random(len(ids)).random
-    runs = tuple(tuple(_long_ones(chances, dice)) for _ in range(RUNS))
-    return Unknown(order, usual, mean, runs)
+    return Unknown(order, usual, mean, tuple(tuple(_surprises(chances, dice)) for _ in range(RUNS)))
 
 
-def _long_ones(chances: Sequence[tuple[int, float, list[int]]], dice: Dice) -> Iterator[tuple[int, int]]:
-    """Every long record stands for as many unknown tests as its family has a share of, the fraction by chance."""
-    for value, rate, members in chances:
-        for _ in range(int(rate) + (dice() < rate % 1)):
-            yield members[int(dice() * len(members))], value
+def _surprises(chances: Sequence[tuple[list[int], float, list[float]]], dice: Dice) -> Iterator[tuple[int, float]]:
+    """Which unknown tests turn out otherwise than their family usually does, and by how much."""
+    for members, share, surprises in chances:
+        for at in members:
+            if dice() < share:
+                yield at, surprises[int(dice() * len(surprises))]
 
 
 def _deal(unknown: Unknown, count: int) -> Deal:
@@ -128,7 +132,7 @@ def _deal(unknown: Unknown, count: int) -> Deal:
         heapq.heapreplace(heap, (load + max(1.0, unknown.mean[at]), part))
     late = []
     for run in unknown.runs:
-        row = [0] * count
+        row = [0.0] * count
         for at, weight in run:
             row[where[at]] += weight
         late.append(tuple(row))
