@@ -12,20 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probatum.core import classes
 from probatum.core.check import Change, Entry
-from probatum.core.classes import (
-    BUILT_IN,
-    ORDER,
-    RANK,
-    Globs,
-    Rules,
-    classify,
-    classify_change,
-    explain,
-    new_shadows,
-    roots_of_tests,
-)
+from probatum.core.claims import BUILT_IN, HARNESS, ORDER, RANK, Globs
+from probatum.core.classes import Rules, classify, classify_change, explain, new_shadows, roots_of_tests
 from probatum.core.fold import folded
 from probatum.core.globs import compiled, text, wrong
 from probatum.core.policy import STRICT, Paths, Policy
@@ -160,6 +149,7 @@ def changed(
         (b"pyproject.toml", None, b"[tool.ruff]\nx=1\n", "other"),
         (b"pyproject.toml", b"[build-system]\n", None, "environment"),
         (b"PyProject.TOML", b"", b"[tool.pytest]\n", "harness"),
+        ("pyproject.tom\u2113".encode(), b"", b"[tool.pytest]\n", "harness"),
         (b"setup.cfg", b"", b"[tool:pytest]\n", "harness"),
         (b"src/pkg/pyproject.toml", b"", b"[tool.ruff]\nx=1\n", "product"),
         (b"src/pkg/pyproject.toml", b"", b"[tool.pytest]\n", "harness"),
@@ -217,7 +207,7 @@ def test_built_in_globs_are_well_formed_and_folded() -> None:
     for _, several in BUILT_IN:
         for glob in several.split():
             assert not wrong(glob) and glob == glob.lower(), glob
-    assert re.search("conftest", classes.HARNESS)
+    assert re.search("conftest", HARNESS)
 
 
 def test_classifying_does_not_grow_with_the_policy(tmp_path: Path) -> None:
