@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -138,6 +140,25 @@ def test_the_trial_names_what_keeps_an_honest_patch_out(repo):
         pytest.skip(why)
     done = probatum(repo, "init")
     assert done.returncode == 1 and "missing: " in done.stdout and "test_red" in done.stdout
+
+
+def test_skips_that_are_there_get_rows_with_an_owner_and_a_day(repo):
+    skips = (
+        "import os\nimport pytest\n\n\n@pytest.mark.skipif('APP' not in os.environ, reason='no app')\n"
+        "def test_app():\n    pass\n\n\n"
+        "@pytest.mark.skip(reason='broken')\ndef test_broken():\n    assert 1 == 2, 'one is not two'\n"
+    )
+    commit(repo, {**PLAIN, "tests/test_skips.py": skips})
+    if why := unreachable():
+        pytest.skip(why)
+    done = probatum(repo, "init", "--owner", "a person", "--days", "30")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ledger = json.loads((repo / "ci/flake_leases.json").read_text())
+    (lease,), (standing,) = ledger["leases"], ledger["standing"]
+    assert lease["nodeid"] == "tests/test_skips.py::test_broken" and lease["owner"] == "a person"
+    assert lease["failure_signature"].startswith("AssertionError: one is not two"), "as it fails when it is forced to run"
+    assert standing["condition"] == "'APP' not in os.environ"
+    assert 29 * 86400 < lease["expires_at"] - time.time() <= 30 * 86400
 
 
 def _key(repo: Path) -> str:

@@ -61,6 +61,7 @@ def test_the_names_are_those_that_pytest_collects(tmp_path):
     ("name", "text"),
     [
         ("pyproject.toml", '[tool.pytest.ini_options]\npython_files = ["check_*.py"]\npython_functions = "check_*"\n'),
+        ("pyproject.toml", '[tool.pytest]\npython_files = ["check_*.py"]\npython_functions = ["check_*"]\n'),
         ("pytest.ini", "[pytest]\npython_files = check_*.py\npython_functions = check_*\n"),
         ("setup.cfg", "[tool:pytest]\npython_files = check_*.py\npython_functions = check_*\n"),
         ("tox.ini", "[pytest]\npython_files = check_*.py\npython_functions = check_*\n"),

@@ -222,9 +222,10 @@ _REMEDY = "see that the package index is reachable and that base's lock can be i
 
 
 def _last_words(said: str) -> str:
-    """The end of what an installer said, on one line, without its drawing."""
+    """What an installer said, on one line, without its drawing: how it begins (which package) and how it ends (why)."""
     lines = [re.sub(r"^[\s×╰─▶│├·]+", "", line).strip() for line in said.splitlines()]
-    return " ".join(line for line in lines if line)[-600:] or "the installer said nothing"
+    text = " ".join(line for line in lines if line)
+    return (text if len(text) <= 600 else f"{text[:200]} … {text[-380:]}") or "the installer said nothing"
 
 
 def _module(path: Path) -> bool:
