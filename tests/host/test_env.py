@@ -180,6 +180,19 @@ def test_killed_half_way_leaves_no_entry_and_no_installer(cache, tmp_path, momen
     assert not list((tmp_path / "envs").glob(".*"))
 
 
+def test_an_installer_dies_with_its_gate(tmp_path):
+    forever = f"600.{os.getpid()}"
+    code = (
+        "import sys; from pathlib import Path; from probatum.host import env_build, env_python;"
+        f"env_build.Installer(Path('/'), env_python.own(), Path({str(tmp_path)!r}), None)._run('/bin/sleep', {forever!r})"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    until(lambda: any(line.startswith("/bin/sleep") for line in running(forever)))
+    process.kill()
+    process.wait()
+    until(lambda: not running(forever), 20)
+
+
 def test_a_wheel_that_matches_no_hash_is_refused(cache):
     with pytest.raises(EngineUnavailable, match=r"(?i)hash") as caught:
         built(cache, {"requirements.txt": f"iniconfig==2.1.0 --hash=sha256:{'0' * 64}\n"})
