@@ -6,6 +6,7 @@ engine_driver.py WORK WEAKER PROGRAM    (the marker is in the variable MARKER)
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -30,4 +31,5 @@ async def main(work: str, weaker: str, program: str) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started us in the background ignores it
     sys.exit(anyio.run(main, *sys.argv[1:]))

@@ -57,7 +57,7 @@ class World:
         text = PRELUDE + textwrap.dedent(code)
         fields.setdefault("argv", ("{python}", "-I", "-S", "-c", text, self.marker))
         fields.setdefault("mounts", ())
-        return Stage(name="attack", trust="candidate", runtime=RUNTIME, limits=limits or Limits(wall=60), **fields)
+        return Stage(name=self.marker, trust="candidate", runtime=RUNTIME, limits=limits or Limits(wall=60), **fields)
 
     async def run(self, code: str, **fields: Any) -> Outcome:
         return await self.engine.run(self.stage(code, **fields), secrets.token_hex(8))
@@ -75,8 +75,13 @@ class World:
         return f"{end.how} {end.limit or end.code}"
 
     def alive(self) -> list[str]:
-        """Processes of the host that carry this world's marker."""
+        """Processes of the host that belong to this world's stages: they carry its marker in their command."""
         return [pid for pid in os.listdir("/proc") if pid.isdigit() and self.marker.encode() in _cmdline(pid)]
+
+    def running(self) -> list[str]:
+        """Those of them that run an attack."""
+        end = self.marker.encode() + b"\0"
+        return [pid for pid in os.listdir("/proc") if pid.isdigit() and _cmdline(pid).endswith(end)]
 
     async def until(self, condition: Callable[[], object], seconds: float = 20) -> bool:
         """Whether ``condition`` comes true."""
@@ -386,6 +391,19 @@ async def kernel_doors_are_shut(world: World) -> str:
             libc.syscall(ctypes.c_long(number), ctypes.c_long(-1), ctypes.c_long(-1), ctypes.c_long(-1), ctypes.c_long(-1),
                          ctypes.c_long(-1), ctypes.c_long(-1))
             if ctypes.get_errno() not in (1, 38): got(f"{{name}}: errno {{ctypes.get_errno()}}")
+    """)
+
+
+@wall(4)
+async def a_crash_starts_nothing_on_the_host(world: World) -> str:
+    """With a core limit of one byte the kernel starts no dump helper; with any other it may, outside of the sandbox."""
+    return await world.attack("""
+        import resource
+        for limits in ((0, 0), (0, 1)):
+            tried(resource.setrlimit, resource.RLIMIT_CORE, limits)
+            tried(resource.prlimit, 0, resource.RLIMIT_CORE, limits)
+        limit = [line.split()[4] for line in open("/proc/self/limits") if line.startswith("Max core")]
+        if limit != ["1"]: got(limit)
     """)
 
 
@@ -773,7 +791,7 @@ async def cancelling_leaves_no_process(world: World) -> str:
     stage = world.stage(DAEMON + "daemon(8)\ntime.sleep(8)", limits=Limits(wall=8))
     async with anyio.create_task_group() as group:
         group.start_soon(world.engine.run, stage, "cancelled")
-        assert await world.until(lambda: len(world.alive()) >= 2)
+        assert await world.until(lambda: len(world.running()) >= 2)
         group.cancel_scope.cancel()
     return differs(world.alive(), [])
 
@@ -804,7 +822,7 @@ async def closing_leaves_no_process(world: World) -> str:
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
-        assert await world.until(world.alive)
+        assert await world.until(world.running)
         await world.engine.close()
         left = world.alive()
         group.cancel_scope.cancel()
@@ -833,7 +851,7 @@ async def stages_do_not_see_each_other(world: World) -> str:
     first = world.stage(LEAVE + "time.sleep(30)", scratch=("/scratch",), outputs=("x",))
     async with anyio.create_task_group() as group:
         group.start_soon(world.engine.run, first, "first")
-        assert await world.until(world.alive)
+        assert await world.until(world.running)
         await anyio.sleep(0.3)  # the other has long written; the wall is that this makes no difference
         found = await world.attack(LOOK + "time.sleep(0.1)\n" + LOOK, scratch=("/scratch",), outputs=("x",))
         group.cancel_scope.cancel()

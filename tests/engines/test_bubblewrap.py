@@ -42,7 +42,7 @@ def killed(tmp_path: Path, weaker: str) -> bool:
         env = {**os.environ, **PATH, "MARKER": world.marker}
         gate = subprocess.Popen([sys.executable, DRIVER, str(tmp_path), weaker, SLEEP], env=env)
         try:
-            assert await world.until(lambda: len(world.alive()) >= 2)
+            assert await world.until(lambda: len(world.running()) >= 2)
             gate.kill()
             return await world.until(lambda: not world.alive(), seconds=3)
         finally:
@@ -53,18 +53,16 @@ def killed(tmp_path: Path, weaker: str) -> bool:
     return anyio.run(kill)
 
 
-@pytest.mark.parametrize("weaker", ["", "killed-gate-by-parent-alone", "killed-gate-by-lifeline-alone"])
-def test_a_killed_gate_leaves_no_process(tmp_path: Path, weaker: str) -> None:
-    """Two ways, each enough: bwrap dies with its parent, and the launcher's lifeline closes."""
-    assert killed(tmp_path, weaker)
+def test_a_killed_gate_leaves_no_process(tmp_path: Path) -> None:
+    assert killed(tmp_path, "")
 
 
-def test_a_killed_gate_leaves_processes_without_both(tmp_path: Path) -> None:
-    assert not killed(tmp_path, "killed-gate")
+def test_a_killed_gate_leaves_processes_without_the_lifeline(tmp_path: Path) -> None:
+    assert not killed(tmp_path, "a-killed-gate")
 
 
 def test_a_gate_killed_while_a_sandbox_starts_leaves_no_process(tmp_path: Path) -> None:
-    """At moments all over the start, also before bwrap could ask to die with its parent."""
+    """At moments all over the start: a bwrap that is half-way must come to its end, too."""
 
     async def kill() -> list[str]:
         world = World(Kit().make(tmp_path), tmp_path, tmp_path, drops=False)
@@ -91,7 +89,7 @@ def test_an_interrupted_gate_ends_its_sandboxes(tmp_path: Path) -> None:
         world = World(Kit().make(tmp_path), tmp_path, tmp_path, drops=False)
         command = [sys.executable, DRIVER, str(tmp_path), "", SLEEP]
         gate = subprocess.Popen(command, env={**os.environ, **PATH, "MARKER": world.marker}, stderr=subprocess.DEVNULL)
-        assert await world.until(lambda: len(world.alive()) >= 2)
+        assert await world.until(lambda: len(world.running()) >= 2)
         gate.send_signal(signal.SIGINT)
         gate.wait(timeout=20)
         return world.alive() == []
@@ -190,9 +188,6 @@ def test_a_target_that_is_no_plain_path_is_refused(target: str, tmp_path: Path) 
 
 def test_scratch_inside_a_tree(tmp_path: Path) -> None:
     """A writable, empty folder may lie inside a read-only tree, whether the tree has that folder or not."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder.stat().st_mode & 0o077 == 0:
-            folder.chmod(0o755)
 
     async def run() -> str:
         async with Kit().make(tmp_path) as engine:
@@ -218,7 +213,7 @@ def test_no_more_than_capacity_at_once(tmp_path: Path) -> None:
             async def watch() -> None:
                 nonlocal most
                 while not done.is_set():
-                    most = max(most, len(world.alive()))
+                    most = max(most, len(world.running()))
                     await anyio.sleep(0.005)
 
             group.start_soon(watch)

@@ -13,6 +13,7 @@ import msgspec
 
 from ..core.stage import Facts, Limits, Outcome, Place, Runtime, Stage, Tree
 from . import machine, results, sandbox
+from .job import Job
 from .stages import Stages
 
 NAME = "bubblewrap"
@@ -39,7 +40,7 @@ class Bubblewrap:
         self.capacity = capacity or max(2, os.cpu_count() or 1)
         self.stages = Stages(cache / "stages") if cache is not None else None
         self.facts = Facts(name=NAME)
-        self._jobs: set[sandbox.Job] = set()
+        self._jobs: set[Job] = set()
         self._slots: anyio.CapacityLimiter | None = None
 
     async def __aenter__(self) -> Bubblewrap:
@@ -53,6 +54,7 @@ class Bubblewrap:
         """Ready to run: a sandbox was started and its launcher answered. Raises EngineUnavailable with what is closed."""
         if self._slots is None:
             version = await anyio.to_thread.run_sync(machine.bwrap_version)
+            machine.no_dumps()
             self._slots = anyio.CapacityLimiter(self.capacity)
             self.facts = self.describe(version)
             empty = Stage(name="open", trust="trusted", runtime=Runtime("gate", ""), mounts=(), argv=(), limits=Limits(wall=30))
@@ -113,7 +115,7 @@ class Bubblewrap:
     async def _answer(self, stage: Stage, nonce: str, place: Place | None) -> Outcome:
         assert self._slots is not None
         async with self._slots:
-            job = sandbox.Job(lambda: self.command(stage, place or self.places(stage.runtime), nonce))
+            job = Job(lambda: self.command(stage, place or self.places(stage.runtime), nonce))
             self._jobs.add(job)
             finished = anyio.Event()
             try:
@@ -131,7 +133,7 @@ class Bubblewrap:
         return msgspec.structs.replace(job.outcome, facts=self.facts)
 
     @staticmethod
-    async def _in_thread(job: sandbox.Job, finished: anyio.Event) -> None:
+    async def _in_thread(job: Job, finished: anyio.Event) -> None:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(job.run)
         finished.set()

@@ -19,10 +19,12 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from ..core.stage import Facts, Limits, Outcome, Place, Runtime, Stage, Tree
+from ..core.stage import Facts, Limits, Mount, Outcome, Place, Runtime, Stage, Tree
 from ..errors import EngineUnavailable
 from . import dagger_build, machine, results, sandbox
 from .dagger_build import Build, Image
+from .dagger_context import Contexts
+from .dagger_line import Lines
 from .dagger_session import OTHER, Session
 from .stages import Stages
 
@@ -44,13 +46,6 @@ PULL = 900
 
 _NONCE = re.compile(r"[0-9A-Za-z._-]{1,128}")
 _PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}")
-
-
-class Context(msgspec.Struct, frozen=True):
-    """A folder on the engine, and the targets that its Dockerfile has."""
-
-    targets: frozenset[str]
-    folder: Any
 
 
 class Dagger:
@@ -76,9 +71,10 @@ class Dagger:
         self._session: Session | None = None
         self._slots: anyio.CapacityLimiter | None = None
         self._images: dict[str, Image] = {}
-        self._contexts: list[Context] = []
-        self._uploads: dict[str, Any] = {}
+        self._contexts: Contexts | None = None
         self._box: Path | None = None
+        self._lines: Lines | None = None
+        self._socket: Any = None
         self._scopes: set[anyio.CancelScope] = set()
 
     async def __aenter__(self) -> Dagger:
@@ -98,6 +94,9 @@ class Dagger:
             version = await self._session.open()
             self._slots = anyio.CapacityLimiter(self.capacity)
             self._box = Path(tempfile.mkdtemp(prefix="probatum-dagger-"))
+            self._contexts = Contexts(self._session, self._box)
+            self._lines = Lines(self._box / "line")
+            self._socket = self._session.dag.host().unix_socket(str(self._lines.path))
             self.facts = Facts(
                 name=NAME,
                 version=version,
@@ -136,9 +135,10 @@ class Dagger:
         session, self._session, self._slots = self._session, None, None
         if session is not None:
             await session.close()
-        self._contexts.clear()
-        self._uploads.clear()
+        self._contexts = None
         self._images.clear()
+        if self._lines is not None:
+            self._lines.close()
         if self._box is not None:
             shutil.rmtree(self._box, ignore_errors=True)
             self._box = None
@@ -163,9 +163,9 @@ class Dagger:
         """Everything about one sandbox, as a value; nothing is started."""
         return sandbox.Command.of(stage, place, nonce, self.trees)
 
-    def build(self, command: sandbox.Command, image: Image) -> Build:
+    def build(self, command: sandbox.Command, image: Image, carried: tuple[Mount, ...] = ()) -> Build:
         """The same as a target of a Dockerfile."""
-        return Build.of(command, image)
+        return Build.of(command, image, carried)
 
     async def _hello(self) -> None:
         """The gate's own interpreter runs on this image, and is the one that runs here."""
@@ -184,13 +184,15 @@ class Dagger:
             raise EngineUnavailable(NAME, what, f"use an image with this one, {OTHER}")
 
     async def _answer(self, stage: Stage, nonce: str, place: Place) -> Outcome:
-        slots = self._slots
-        assert slots is not None
+        slots, contexts = self._slots, self._contexts
+        assert slots is not None and contexts is not None
         async with self._engine(stage.name, stage.limits.wall + GRACE + PULL):
             image = await self._look(self.ref_of(stage))
-            command = await anyio.to_thread.run_sync(self.command, stage, place, nonce)
-            build = self.build(command, image)
-            folder = await self._place(build, image, command)
+            carried = dagger_build.carried(stage)
+            rest = msgspec.structs.replace(stage, mounts=tuple(mount for mount in stage.mounts if mount not in carried))
+            command = await anyio.to_thread.run_sync(self.command, rest, place, nonce)
+            build = self.build(command, image, carried)
+            folder = await contexts.place(build, image, command)
             async with slots:
                 started = time.time_ns() // 1000
                 with anyio.fail_after(stage.limits.wall + GRACE):
@@ -201,7 +203,7 @@ class Dagger:
 
     async def _build(self, build: Build, folder: Any) -> bytes:
         """Runs the build's step once more, whatever the engine remembers, and fetches the result."""
-        assert self._session is not None
+        assert self._session is not None and self._lines is not None
         dag, sdk = self._session.dag, self._session.sdk
         run = secrets.token_hex(16)
         pieces = () if build.by_context else enumerate(build.pieces)
@@ -209,9 +211,14 @@ class Dagger:
             target=build.name,
             build_args=[sdk.BuildArg("RUN", run)],
             secrets=[dag.set_secret(f"{run}.{index}", piece) for index, piece in pieces],
+            ssh=self._socket,
             no_init=True,
         )
-        said = await container.file(f"{dagger_build.HOME}/result").contents()
+        self._lines.want(run)
+        try:
+            said = await container.file(f"{dagger_build.HOME}/result").contents()
+        finally:
+            await self._lines.end(run)
         if said:
             return base64.b64decode(said)
         assert self._box is not None
@@ -221,28 +228,6 @@ class Dagger:
             return path.read_bytes()
         finally:
             path.unlink()
-
-    async def _place(self, build: Build, image: Image, command: sandbox.Command) -> Any:
-        """The folder on the engine that holds the build's sources and a Dockerfile with its target."""
-        for context in self._contexts:
-            if build.name in context.targets and not build.by_context:
-                return context.folder
-        assert self._session is not None and self._box is not None
-        dag = self._session.dag
-        if not (self._box / "box").exists():
-            dagger_build.box(self._box / "box", command)
-        folder = dag.directory()
-        for name, source in (*build.sources, (dagger_build.BOX, str(self._box / "box"))):
-            if name not in self._uploads:
-                options = {"exclude": list(dagger_build.NOT_IN_CONTEXT)} if source == sys.base_prefix else {}
-                self._uploads[name] = dag.host().directory(source, **options)
-            folder = folder.with_directory(name, self._uploads[name])
-        if build.by_context:
-            folder = folder.with_new_file("config", "".join(build.pieces))
-        folder = await folder.with_new_file("Dockerfile", dagger_build.dockerfile(image, [build])).sync()
-        if not build.by_context:
-            self._contexts.append(Context(frozenset([build.name]), folder))
-        return folder
 
     async def _look(self, ref: str) -> Image:
         """The image's folders; fetches it where the engine has not got it."""
@@ -268,9 +253,9 @@ class Dagger:
                     yield
                 finally:
                     self._scopes.discard(scope)
+            if scope.cancelled_caught:
+                raise EngineUnavailable(NAME, f"stage {name}: the engine was closed")
         except TimeoutError:
-            if session is not self._session:
-                raise EngineUnavailable(NAME, f"stage {name}: the engine was closed") from None
             session.kill()
             raise EngineUnavailable(NAME, f"stage {name}: the engine does not answer", "run the gate again") from None
         except session.sdk.DaggerError as error:

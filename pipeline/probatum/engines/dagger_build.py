@@ -11,11 +11,13 @@ import hashlib
 import json
 import random
 import re
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from ..core.stage import Mount, Stage
 from ..errors import EngineUnavailable
 from . import machine
 from .sandbox import Command
@@ -30,12 +32,14 @@ HIDDEN = ("/sys", "/sys/fs/cgroup")
 
 UNWRITABLE = (*HIDDEN, "/dev/mqueue")
 BOX = "box"
-NOT_IN_CONTEXT = ("lib/python*/site-packages", "lib/python*/test", "lib/python*/config-*", "share", "include", "lib/*.a")
-"""Parts of an interpreter's prefix that no stage reads: a virtual environment hides them, or only builds need them."""
+PREFIX, FOLDER, TREE = 0, 1, 2
+"""Kinds of sources: an interpreter's prefix, another folder of a runtime, a tree of the patch."""
 
-PIECE, MOST_PIECES = 72_000, 8
+PIECE, MOST_PIECES = 72_000, 16
+LARGEST = 16 << 20
 """Bytes of configuration in one secret, which the engine limits to 128,000 characters; and how many are worth it."""
 
+_RECORD = re.compile(rb"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _PLAIN = re.compile(r"/[A-Za-z0-9._/@+:~-]*")
 _FRESH = range(0x6000_0000, 0x7000_0000)
 
@@ -47,31 +51,42 @@ class Image(msgspec.Struct, frozen=True):
     folders: tuple[str, ...]
 
 
+class Source(msgspec.Struct, frozen=True):
+    """A host folder and its name in a context."""
+
+    name: str
+    path: str
+    kind: int
+
+
 class Build(msgspec.Struct, frozen=True, kw_only=True):
-    """A target of a Dockerfile. ``sources``: (name in the context, host folder or file). ``pieces``: the configuration."""
+    """A target of a Dockerfile. ``pieces``: the configuration, as text."""
 
     name: str
     text: str
-    sources: tuple[tuple[str, str], ...]
+    sources: tuple[Source, ...]
     pieces: tuple[str, ...]
     deadline: int
 
     @classmethod
-    def of(cls, command: Command, image: Image) -> Build:
-        """The build of ``command``: same walls, other means."""
-        pieces = tuple(_pieces(configuration(command)))
+    def of(cls, command: Command, image: Image, carried: tuple[Mount, ...] = ()) -> Build:
+        """The build of ``command``: same walls, other means. ``carried`` trees travel with the configuration."""
+        pieces = tuple(_pieces(configuration(command, carried)))
         mounts, sources = [], []
+        trees = {mount.target for mount in command.stage.mounts}
         for source, target in command.binds:
             if target in (*SYSTEM, *LOADER):
                 continue
             name = name_of(source)
-            sources.append((name, source))
+            kind = TREE if target in trees else PREFIX if source == target else FOLDER
+            sources.append(Source(name, source, kind))
             mounts.append((target, f"type=bind,source={name},target={_plain(target)}"))
         for target in image.folders:
             mounts.append((target, f"type=bind,from=image,source={target},target={target}"))
         mounts.append(("/etc", f"type=bind,source={BOX}/etc,target=/etc"))
         mounts.append(("/etc/resolv.conf", f"type=bind,source={BOX}/etc/resolv.conf,target=/etc/resolv.conf"))
         mounts.append(("/etc/hosts", f"type=bind,source={BOX}/etc/hosts,target=/etc/hosts"))
+        mounts.append((f"{HOME}/line", f"type=ssh,id=line,target={HOME}/line,mode=0600,required=true"))
         mounts.append((f"{HOME}/launcher", f"type=bind,source={BOX}/launcher,target={HOME}/launcher"))
         mounts += [(target, f"type=tmpfs,target={_plain(target)},size={size}") for target, size in command.spaces]
         mounts += [(target, f"type=tmpfs,target={target},size=4096") for target in HIDDEN]
@@ -102,13 +117,31 @@ def dockerfile(image: Image, builds: Iterable[Build]) -> str:
     return f"FROM {image.ref} AS image\n{targets}"
 
 
-def configuration(command: Command) -> bytes:
-    """The launcher's configuration, with what bubblewrap itself does elsewhere: uid, closed folders, filter."""
+def carried(stage: Stage) -> tuple[Mount, ...]:
+    """Small trees of our own records: they travel with the configuration, since a new context is hashed as a whole."""
+    if stage.trust != "trusted":
+        return ()
+    plain = [
+        mount
+        for mount in stage.mounts
+        if all(blob.data is not None and blob.mode == 0o100644 for blob in mount.tree.files.values())
+        and all(_RECORD.fullmatch(path) for path in mount.tree.files)
+    ]
+    size = sum(len(blob.data or b"") for mount in plain for blob in mount.tree.files.values())
+    return tuple(plain) if size <= LARGEST else ()
+
+
+def configuration(command: Command, carried: tuple[Mount, ...]) -> bytes:
+    """The launcher's configuration, with what bubblewrap itself does elsewhere: uid, closed folders, filter; compressed."""
     number = random.SystemRandom().choice(_FRESH)
     data = command.config(machine.Uid(number, number, True))
     rows = [("uid", str(number)), *(("closed", path) for path in UNWRITABLE), ("filter", command.filter.hex())]
+    for mount in carried:
+        for path, blob in mount.tree.files.items():
+            text = base64.b64encode(blob.data or b"").decode("ascii")
+            rows.append(("file", f"{_plain(mount.target)}/{path.decode('ascii')}\n{text}"))
     more = b"".join(f"{key}={value}\0".encode() for key, value in rows)
-    return (int.from_bytes(data[:8], "big") + len(more)).to_bytes(8, "big") + more + data[8:]
+    return zlib.compress((int.from_bytes(data[:8], "big") + len(more)).to_bytes(8, "big") + more + data[8:], 1)
 
 
 def box(folder: Path, command: Command) -> None:

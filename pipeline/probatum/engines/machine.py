@@ -10,6 +10,7 @@ import os
 import platform
 import pwd
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,15 @@ def bwrap_version() -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineUnavailable("bubblewrap", f"{path} does not run: {error}", f"set {VARIABLE}, {OTHER}") from None
     return said.decode("ascii", "replace").split()[-1]
+
+
+def no_dumps() -> None:
+    """A core limit of one byte: the value for which the kernel starts no dump helper, whatever core_pattern says.
+
+    The gate sets it for itself and its sandboxes inherit it; the filter keeps anybody inside from changing it.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if hard else 0, hard))
 
 
 def interpreter() -> str:

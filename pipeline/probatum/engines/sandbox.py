@@ -1,37 +1,29 @@
-"""One sandbox: what it is made of, as a value, and the thread that starts it, reads its result and sees it end."""
+"""What one sandbox is made of, as a value: mounts, flags, filter, environment and the launcher's configuration."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import posixpath
-import select
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from ..core.stage import FIXED_ENV, Blob, End, Outcome, Place, Stage, Tree
-from ..errors import EngineUnavailable, ProbatumError
-from . import machine, results, seccomp
+from ..core.stage import FIXED_ENV, Blob, Place, Stage, Tree
+from ..errors import EngineUnavailable
+from . import machine, seccomp
 
 ENFORCED_BY = (
     "wall: launcher; memory: launcher's watch; processes: rlimit and watch; file: rlimit; disk: tmpfs size and watch; "
     "output, report: launcher"
 )
-GRACE = 20
-"""Seconds after a stage's wall limit at which the engine stops waiting for the launcher."""
-
 LAUNCHER = "/.launcher"
 USER = 1000
+# Not --die-with-parent: a bwrap that dies while its child waits for it leaves that child waiting for ever. The launcher
+# holds a lifeline instead, a pipe whose other end only the gate has.
 FLAGS = (
-    *("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"),
+    *("--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--as-pid-1"),
     *("--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER), "--hostname", "sandbox"),
 )
 _ETC = {
@@ -108,6 +100,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
             found += ["--seccomp", str(put(self.filter))]
         return [*found, *self.steps, "--chdir", "/"]
 
+    def sources(self) -> list[str]:
+        """Host paths to mount that may lie below folders that are closed to others."""
+        return [source for source, target in self.binds if target not in _SYSTEM or source != target]
+
     def _parents(self) -> set[str]:
         """Folders that lead to a target: bwrap would create them closed to others."""
         targets = {target for _, target in (*self.binds, *self.links)} | {target for target, _ in (*self.files, *self.spaces)}
@@ -129,165 +125,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
             raise EngineUnavailable("bubblewrap", f"stage {self.stage.name}: a NUL in its command")
         fields = b"".join(f"{key}={value}\0".encode("utf-8", "surrogateescape") for key, value in rows)
         return len(fields).to_bytes(8, "big") + fields + self.stage.stdin
-
-
-class Job:
-    """One run of one sandbox, in a thread of its own: bwrap dies with the thread that started it."""
-
-    def __init__(self, make: Callable[[], Command]) -> None:
-        self.make = make
-        self.outcome: Outcome | None = None
-        self.error: BaseException | None = None
-        self._killed = False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._first = -1
-        self._lock = threading.Lock()
-
-    def run(self) -> None:
-        """Run to the end; afterwards ``outcome`` or ``error`` is set and no process of the sandbox lives."""
-        thread = threading.Thread(target=self._guarded, name="sandbox")
-        thread.start()
-        thread.join()
-
-    def kill(self) -> None:
-        """End the sandbox from outside, at any moment and as often as one likes."""
-        with self._lock:
-            self._killed = True
-            if self._first >= 0:
-                with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(self._first, signal.SIGKILL)
-            if self._process is not None and self._process.poll() is None:
-                self._process.kill()
-
-    def _guarded(self) -> None:
-        try:
-            command = self.make()
-            if not self._killed:
-                self.outcome = self._run(command)
-        except ProbatumError as error:
-            self.error = error
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self.error = EngineUnavailable("bubblewrap", str(error), "free some disk space and run again" if full else "")
-        except BaseException as error:
-            self.error = error
-
-    def _run(self, command: Command) -> Outcome:
-        uid = machine.Uid.choose() if command.drop else machine.Uid(os.geteuid(), os.getegid(), False)
-        config = command.config(uid)
-        with contextlib.ExitStack() as stack:
-
-            def keep(descriptor: int) -> int:
-                stack.callback(os.close, descriptor)
-                return descriptor
-
-            def put(data: bytes) -> int:
-                descriptor = keep(os.memfd_create("probatum"))
-                os.write(descriptor, data)
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                passed.append(descriptor)
-                return descriptor
-
-            passed: list[int] = []
-            program = keep(os.open(machine.bwrap(), os.O_PATH | os.O_CLOEXEC))
-            sources = [source for source, target in command.binds if target not in _SYSTEM]
-            reach = dict(zip(sources, machine.reachable(sources), strict=True)) if uid.fresh else {}
-            pipes = [os.pipe() for _ in range(4)]
-            (config_r, config_w), (result_r, result_w), (info_r, info_w), (said_r, said_w) = pipes
-            ours = {descriptor for pair in pipes for descriptor in pair}
-            stack.callback(_close, ours)
-            arguments = command.arguments(reach, put)
-            text = put(
-                b"".join(item.encode("utf-8", "surrogateescape") + b"\0" for item in (*arguments, "--info-fd", str(info_w)))
-            )
-            launch = [machine.interpreter(), "-I", "-S", "-B", LAUNCHER, "fd", str(config_r), str(result_w)]
-            started = time.time_ns() // 1000
-            with self._lock:
-                if self._killed:
-                    raise EngineUnavailable("bubblewrap", "cancelled")
-                process = self._process = subprocess.Popen(
-                    ["bwrap", "--args", str(text), "--", *launch],
-                    executable=f"/proc/self/fd/{program}",
-                    env=command.environment,
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=said_w,
-                    stderr=said_w,
-                    pass_fds=(program, config_r, result_w, info_w, *passed),
-                    start_new_session=True,
-                    user=uid.uid if uid.fresh else None,
-                    group=uid.gid if uid.fresh else None,
-                    extra_groups=[] if uid.fresh else None,
-                )
-            stack.callback(self._end)
-            theirs = {config_r, result_w, info_w, said_w}
-            ours -= theirs
-            _close(theirs)
-            talk = Talk(config, config_w, result_r, info_r, said_r, time.monotonic() + command.stage.limits.wall + GRACE)
-            for first in talk.go():
-                with self._lock:
-                    self._first = os.pidfd_open(first)
-            finished = time.time_ns() // 1000
-            if talk.late:
-                return Outcome(end=End("over", limit="wall"), nonce="", started=started, finished=finished)
-            if not talk.result:
-                self._end()
-                raise machine.refused(talk.said.decode("utf-8", "replace"), process.returncode)
-            return results.read(bytes(talk.result), command.stage, command.nonce, started, finished)
-
-    def _end(self) -> None:
-        """Nothing lives on: the first process is gone only after every other of its pid namespace. May be called again."""
-        self.kill()
-        assert self._process is not None
-        self._process.wait()
-        with self._lock:
-            first, self._first = self._first, -1
-        if first >= 0:
-            poll = select.poll()
-            poll.register(first, select.POLLIN)
-            poll.poll(10_000)
-            os.close(first)
-
-
-class Talk:
-    """Both ends of one sandbox's pipes, served until the result channel closes or the time is up."""
-
-    def __init__(self, config: bytes, sink: int, result: int, info: int, said: int, deadline: float) -> None:
-        self.left, self.sink, self.deadline = memoryview(config), sink, deadline
-        self.result, self.said, self.info, self.late = bytearray(), bytearray(), bytearray(), False
-        self._into = {result: self.result, info: self.info, said: self.said}
-        self._result = result
-
-    def go(self) -> Iterator[int]:
-        """Serve; yields the first process's id once. The sink stays open: to the launcher its closing means our death."""
-        poll, told = select.poll(), False
-        os.set_blocking(self.sink, False)
-        poll.register(self.sink, select.POLLOUT)
-        for descriptor in self._into:
-            poll.register(descriptor, select.POLLIN)
-        while self._result in self._into:
-            wait = self.deadline - time.monotonic()
-            if wait <= 0:
-                self.late = True
-                return
-            for descriptor, event in poll.poll(1 + int(1000 * wait)):
-                if descriptor == self.sink:
-                    if not event & select.POLLERR:
-                        with contextlib.suppress(BrokenPipeError):
-                            self.left = self.left[os.write(descriptor, self.left[: 1 << 16]) :]
-                    if event & select.POLLERR or not self.left:
-                        poll.unregister(descriptor)
-                    continue
-                data = os.read(descriptor, 1 << 18)
-                self._into[descriptor] += data
-                del self._into[descriptor][: 0 if descriptor == self._result else -(1 << 16)]
-                if not data:
-                    poll.unregister(descriptor)
-                    del self._into[descriptor]
-            if not told and b"}" in self.info:
-                told = True
-                with contextlib.suppress(ProcessLookupError):
-                    yield int(msgspec.json.decode(bytes(self.info))["child-pid"])
 
 
 def _system(rootfs: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
@@ -338,9 +175,3 @@ def _output(name: str) -> str:
 
 def _inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
-
-
-def _close(descriptors: set[int]) -> None:
-    """Close each once: a number that is closed twice may by then be another thread's."""
-    while descriptors:
-        os.close(descriptors.pop())

@@ -47,7 +47,7 @@ _X86_64 = {
     "init_module": 175, "delete_module": 176, "quotactl": 179, "sched_setaffinity": 203, "lookup_dcookie": 212,
     "clock_settime": 227, "kexec_load": 246, "add_key": 248, "request_key": 249, "keyctl": 250, "ioprio_set": 251,
     "migrate_pages": 256, "unshare": 272, "move_pages": 279, "perf_event_open": 298, "fanotify_init": 300,
-    "prlimit64": 302, "name_to_handle_at": 303, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308,
+    "prlimit64": 302, "setrlimit": 160, "name_to_handle_at": 303, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308,
     "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "sched_setattr": 314,
     "memfd_create": 319, "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323,
 }  # fmt: skip
@@ -62,7 +62,7 @@ _AARCH64 = {
     "move_pages": 239, "perf_event_open": 241, "prlimit64": 261, "fanotify_init": 262, "name_to_handle_at": 264,
     "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
     "kcmp": 272, "finit_module": 273, "sched_setattr": 274, "memfd_create": 279, "bpf": 280, "userfaultfd": 282,
-    "kexec_file_load": 294,
+    "kexec_file_load": 294, "setrlimit": 164,
 }  # fmt: skip
 
 MACHINES = {"x86_64": (0xC000003E, _X86_64 | _SHARED), "aarch64": (0xC00000B7, _AARCH64 | _SHARED)}
@@ -70,13 +70,14 @@ MACHINES = {"x86_64": (0xC000003E, _X86_64 | _SHARED), "aarch64": (0xC00000B7, _
 
 # Absent rather than forbidden: callers have a fallback for ENOSYS. clone3 hides its flags from a filter.
 _ABSENT = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_secret", "memfd_create")
-_JUDGED = ("ioctl", "socket", "socketpair", "clone", "prlimit64", "setpriority", "ioprio_set",
+_JUDGED = ("ioctl", "socket", "socketpair", "clone", "prlimit64", "setrlimit", "setpriority", "ioprio_set",
            "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")  # fmt: skip
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_RLIMIT_CORE = 4
 
 
 @functools.cache
@@ -121,8 +122,13 @@ def _judge(name: str) -> list[tuple[int, int, int, int]]:
         return [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), refuse, allow]
     if name == "ioctl":  # typing into a terminal
         return [_argument(1), (_EQUAL, 1, 0, _TIOCSTI), (_EQUAL, 0, 1, _TIOCLINUX), refuse, allow]
+    # A changed core limit would let a crash start the host's dump helper: it seems to succeed and changes nothing.
+    ignore = (_RETURN, 0, 0, _ERRNO)
+    if name == "setrlimit":
+        return [_argument(0), (_EQUAL, 0, 1, _RLIMIT_CORE), ignore, allow]
     if name == "prlimit64":  # of another process: the launcher's limits are the launcher's
-        return [_argument(0), (_EQUAL, 1, 0, 0), refuse, allow]
+        new = [(_EQUAL, 0, 1, 0), _argument(2, high=True), (_EQUAL, 1, 0, 0), ignore, allow]
+        return [_argument(0), (_EQUAL, 1, 0, 0), refuse, _argument(1), (_EQUAL, 1, 0, _RLIMIT_CORE), allow, _argument(2), *new]
     if name == "setpriority":  # of a process other than pid 1
         return [_argument(0), (_EQUAL, 0, 2, 0), _argument(1), (_EQUAL, 0, 1, 1), refuse, allow]
     if name == "ioprio_set":
@@ -130,6 +136,6 @@ def _judge(name: str) -> list[tuple[int, int, int, int]]:
     return [_argument(0), (_EQUAL, 0, 1, 1), refuse, allow]  # sched_*: not of pid 1
 
 
-def _argument(index: int) -> tuple[int, int, int, int]:
-    """Load the low 32 bits of an argument; both machines are little-endian."""
-    return (_LOAD, 0, 0, 16 + 8 * index)
+def _argument(index: int, high: bool = False) -> tuple[int, int, int, int]:
+    """Load the low or the high 32 bits of an argument; both machines are little-endian."""
+    return (_LOAD, 0, 0, 16 + 8 * index + 4 * high)

@@ -13,7 +13,6 @@ What runs below the launcher is hostile and may share its uid: it must not trace
 
 from __future__ import annotations
 
-import binascii
 import ctypes
 import fcntl
 import os
@@ -56,7 +55,7 @@ class Config:
         self.nproc = fields["nproc"] == [b"1"]
         # Only where the launcher is root and nobody has made the sandbox ready for a dropped uid.
         self.uid = int(fields.get("uid", [b"0"])[0])
-        self.closed = fields.get("closed", [])
+        self.closed, self.files = fields.get("closed", []), fields.get("file", [])
         self.filter = bytes.fromhex(fields.get("filter", [b""])[0].decode("ascii"))
 
 
@@ -102,10 +101,16 @@ class Filter(ctypes.Structure):
 
 def prepare(config: Config) -> None:
     """What bubblewrap does elsewhere: folders that are writable for the uid to come, and folders that are not."""
+    import binascii
+
     for folder in config.writable:
         os.chmod(folder, 0o1777)
     for folder in config.closed:
         os.chmod(folder, 0o755)
+    for item in config.files:
+        path, _, text = item.partition(b"\n")
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        write(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), binascii.a2b_base64(text))
     os.mkdir("/tmp/home", 0o700)
     os.chown("/tmp/home", config.uid, config.uid)
 
@@ -220,7 +225,7 @@ class Run:
         poll = select.poll()
         poll.register(os.pidfd_open(self.pid), select.POLLIN)
         if self.lifeline >= 0:
-            poll.register(self.lifeline, 0)
+            poll.register(self.lifeline, select.POLLIN)
         left = memoryview(self.config.stdin)
         os.set_blocking(stdin, False)
         poll.register(stdin, select.POLLOUT)
@@ -455,12 +460,21 @@ def main(arguments: list[str]) -> None:
             os.set_inheritable(descriptor, False)
         data = serve(read_config(source), source)
     else:
+        import _socket  # only here: each costs the other front end a millisecond
+        import binascii
+
         os.closerange(3, 1 << 16)
         # Only root may enter: the command cannot name what is read and written here.
         os.chmod(arguments[1], 0o700)
         config = read_folder(arguments[1])
         prepare(config)
-        data = serve(config, -1)
+        # Without the gate's word nothing starts; when the line closes, the gate is gone or does not want the run any more.
+        line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        line.connect(arguments[1] + "/line")
+        line.send(os.environ["RUN"].encode("ascii"))
+        if line.recv(1) != b"g":
+            raise SystemExit("the gate does not want this run")
+        data = serve(config, line.fileno())
         if len(data) > _SMALL:
             write(os.open(arguments[1] + "/large", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), data)
             data = b""
@@ -470,12 +484,16 @@ def main(arguments: list[str]) -> None:
 
 
 def read_folder(home: str) -> Config:
-    """The configuration, from pieces that are text because they came as secrets: ``config.0``, ``config.1``, …"""
-    memory = os.memfd_create("config")
-    names = sorted((name for name in os.listdir(home) if name.startswith("config.")), key=lambda name: int(name[7:]))
-    for name in names:
+    """The configuration: ``config.0``, ``config.1``, …, text because they came as secrets, of one compressed whole."""
+    import binascii
+    import zlib
+
+    whole = bytearray()
+    for name in sorted((name for name in os.listdir(home) if name.startswith("config.")), key=lambda name: int(name[7:])):
         with open(home + "/" + name, "rb") as file:
-            write(memory, binascii.a2b_base64(file.read()))
+            whole += binascii.a2b_base64(file.read())
+    memory = os.memfd_create("config")
+    write(memory, zlib.decompress(whole))
     os.lseek(memory, 0, os.SEEK_SET)
     config = read_config(memory)
     os.close(memory)
