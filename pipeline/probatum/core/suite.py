@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from .check import Patch
+from .globs import compiled, text
 from .policy import amount
 from .records import Class
 from .stage import Blob, Limits, Mount, Stage, Tree, Trust
@@ -20,7 +21,7 @@ PROBE = "/probe"
 ARGV = ("{python}", "-s", "-B", f"{PROBE}/run.py")
 """Not ``-I``: an isolated interpreter ignores PYTHONHASHSEED too. run.py takes its own folder off sys.path first of all."""
 
-SHIPPED = ("run.py", "plugin.py", "watch.py", "clock.py")
+SHIPPED = ("run.py", "plugin.py", "fixed.py", "watch.py", "look.py", "clock.py")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,10 +130,13 @@ def whole_tree(patch: Patch) -> Tree:
 
 
 def _composed(patch: Patch, product: Tree, class_of: Callable[[bytes], Class]) -> Tree:
+    claimed = compiled(patch.policy.paths.sealed)
     kept = {
         path: blob
         for path, blob in patch.base.files.items()
-        if _wanted(path, blob) and class_of(path) not in ("product", "oracle", "proposed")
+        if _wanted(path, blob)
+        and class_of(path) not in ("product", "oracle", "proposed")
+        and not claimed.fullmatch(text(path))  # a conftest there that nobody sealed, say
     }
     over = {path: blob for path, blob in product.files.items() if _wanted(path, blob) and class_of(path) == "product"}
     files = _laid(patch.generated.files, kept)

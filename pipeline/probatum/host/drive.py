@@ -74,6 +74,7 @@ def _gate(request: steps.Request, progress: steps.Progress, workspace: Workspace
         probe=probe_tree(probe_files()),
         generated=built.generated,
         installed=built.names,
+        inputs=built.inputs,
         self_import=built.self_import,
         seed=seed,
         now=now,

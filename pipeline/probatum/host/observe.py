@@ -105,6 +105,7 @@ def observe(
     probe: Tree,
     generated: Tree,
     installed: Iterable[str] = (),
+    inputs: Iterable[str] = (),
     self_import: Iterable[str] = (),
     seed: str,
     now: int,
@@ -120,7 +121,9 @@ def observe(
     # The patch may add or take away the __init__.py that decides what is put on sys.path: both states count.
     states = (side.with_files(sealed.files).files for side in (seen.base, seen.merged))
     on_path = frozenset().union(*(roots_of_tests(oracle.modules, files) for files in states))
-    rules = Rules.of(policy, sealed.files, new_shadows(policy, seen.base.files, installed, on_path), on_path)
+    paths = msgspec.structs.replace(policy.paths, environment=(*policy.paths.environment, *inputs))
+    ruled = msgspec.structs.replace(policy, paths=paths)  # what decided the environment is of its class, whatever its name
+    rules = Rules.of(ruled, sealed.files, new_shadows(policy, seen.base.files, installed, on_path), on_path)
     changes = seen.changes
     edits: tuple[Edit, ...] = ()
     if oracle.seal is not None:
