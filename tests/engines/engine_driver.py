@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 from engine_kit import Kit
-from engine_walls import World
+from engine_world import World
 
 from probatum.errors import ProbatumError
 

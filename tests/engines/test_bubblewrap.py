@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 from engine_kit import Folders, Kit, place
-from engine_walls import World, tree
+from engine_world import World, tree
 
 from probatum.core.stage import Limits, Mount
 from probatum.engines import machine, seccomp, stages

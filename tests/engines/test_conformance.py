@@ -30,7 +30,9 @@ def result(kit: Kit, wall: str, host: Path, weaker: str = "") -> str:
         trees, cache = host / "trees", host / "cache"
         trees.mkdir()
         async with kit.make(trees, cache=cache, weaker=weaker) as engine:
-            return await WALLS[wall][1](World(engine, host, cache, kit.drops))
+            world = World(engine, host, cache, kit.drops)
+            world.lose_trees = lambda: kit.lose_trees(engine)
+            return await WALLS[wall][1](world)
 
     return anyio.run(attack)
 
