@@ -126,6 +126,23 @@ def gate(session: nox.Session) -> None:
 
 
 @nox.session
+def cold_replay(session: nox.Session) -> None:
+    """Replay the suite once from a cold state and admit the record; what follows -- goes to `probatum replay run`."""
+    session.install("-e", ".")
+    given = list(session.posargs)
+    if "--out" not in given:
+        given += ["--out", "ci_out.replay/admission.json"]
+    shared = [word for at, word in enumerate(given) if word in SUBJECT or (at and given[at - 1] in SUBJECT)]
+    with session.chdir(session.invoked_from):
+        session.run("probatum", "replay", "run", *given)
+        session.run("probatum", "replay", "admit", given[given.index("--out") + 1], *shared)
+
+
+SUBJECT = ("--repo", "--base", "--head", "--ledger")
+"""Flags that run and admit share."""
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """The test suite; what follows -- goes to pytest."""
     session.install("-e", ".", *DEV)

@@ -21,6 +21,7 @@ from .core.records import Decision, PlanBody, VerdictBody
 from .core.stage import Blob, End, Engine, Facts, Limits, Mount, Outcome, Runtime, Stage, Tree
 from .errors import EngineUnavailable, EvidenceCorrupt, PolicyError, ProbatumError
 from .host.env import gate_argv
+from .host.received import receive
 from .host.store import Store
 
 TOOL = f"probatum/{__version__}"
@@ -68,6 +69,7 @@ async def run(request: Request, seen: Seen, engine: Engine, gate_runtime: Runtim
         stack.push_async_callback(engine.close)
         gate.seal_plan()
         gate.seal(seen.note)
+        gate.receive()
         await gate.waves()
         verdicts = await gate.judge(gate_runtime)
         return await gate.join(gate_runtime, verdicts)
@@ -123,6 +125,18 @@ class _Gate:
         )
         self.store.write(f"{name}.json", data)
         self.have[name] = note.body
+
+    def receive(self) -> None:
+        """Records of other jobs come in unedited: only under planned names, only of kinds that a required check imports."""
+        for check in self.required.values():
+            for record in check.RECORDS:
+                kind = record.split(".")[0]
+                if kind in getattr(check, "IMPORTS", ()):
+                    key = self.patch.policy.keys.get("gate", "")
+                    data, note = receive(self.request.evidence, record, check.BODIES[kind], key)
+                    self.seal(note)
+                    if data is not None:
+                        self.store.write(f"{record}.json", data)
 
     async def waves(self) -> None:
         """Asks every check for stages until none has a new one; the stages of a wave run together."""

@@ -33,6 +33,7 @@ COMMANDS: dict[str, Command] = {
     "verify": Command("verify", "check the records of a finished gate, or a commit that landed"),
     "explain": Command("explain", "print the page of a check or finding, or the policy's keys and defaults"),
     "shards": Command("shards", "split a suite, run the parts, prove that their union is the plan"),
+    "replay": Command("replay", "run the suite from a cold state, once, and admit the record of it", sandbox=True),
     "doctor": Command("doctor", "say what this machine lacks, and where the required check could be imitated"),
     "demo": Command("demo", "gate an honest patch and two hostile ones in a toy repository", sandbox=True),
     "judge": Command("judge", "inner step of gate: compute one verdict from the evidence alone"),

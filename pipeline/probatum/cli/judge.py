@@ -72,6 +72,9 @@ def load(folder: Path, check: Any) -> tuple[PlanBody, dict[str, Any], dict[str, 
         if kind in ("plan", "verdict") or kind not in bodies:
             continue
         record = evidence.unseal(raw, bodies[kind], name)
+        if kind in getattr(check, "IMPORTS", ()) and name in plan.body.records:
+            have[name.removesuffix(".json")] = record  # another job's: the check itself compares it with this patch
+            continue
         same = ("base", "head", "merged_tree", "attempt", "policy_digest")
         if evidence.file_name(record.kind, record.part, record.attempt) != name or name not in plan.body.records:
             raise EvidenceCorrupt(name, "is not what its name says, or nobody planned it")

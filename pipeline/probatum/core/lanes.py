@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LANES: dict[str, frozenset[str]] = {
     "environment": frozenset({"environment"}),
-    "gate": frozenset({"plan", "patch", "skips", "suite", "verdict", "decision", "admission", "shard"}),
+    "gate": frozenset({"plan", "patch", "skips", "suite", "verdict", "decision", "admission", "shard", "replay", "received"}),
     "record": frozenset({"cassette", "sampling", "review"}),
     "drift": frozenset({"drift"}),
     "draft": frozenset({"proposal"}),

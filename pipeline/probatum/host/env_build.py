@@ -197,7 +197,8 @@ class Installer:
     def _run(self, *command: str, check: bool = True) -> str:
         kept = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)}
         clean = {"PATH": os.defpath, "LANG": "C.UTF-8", "UV_HTTP_TIMEOUT": "30", **kept}
-        clean |= {"UV_CACHE_DIR": str(self._cache), "UV_NO_PROGRESS": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        clean |= {"UV_CACHE_DIR": str(self._cache), "PIP_CACHE_DIR": str(self._cache.with_name("pip")), "UV_NO_PROGRESS": "1"}
+        clean |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         guarded = [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), *command]
         process = subprocess.Popen(
             guarded, env=clean, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
