@@ -227,6 +227,7 @@ WEAKER: dict[str, Less | str] = {
     "memory-of-all-processes-counts": UNWATCHED,
     "memory-cannot-hide-in-memory-files": UNFILTERED,
     "memory-cannot-hide-in-segments": patched(("self.config.memory - segments()", "self.config.memory")),
+    "memory-cannot-hide-in-sockets": patched(("- sockets()", "")),
     "processes-are-limited": UNCOUNTED,
     "threads-count-as-processes": patched(("tasks += int(line[17])", "tasks += 1"), ("if config.nproc:", "if False:")),
     "a-fork-bomb-ends": every_end("processes"),

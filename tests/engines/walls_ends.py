@@ -90,6 +90,22 @@ async def memory_cannot_hide_in_segments(world: World) -> str:
     return differs((await world.end(code, limits=SMALL)).replace("exited 9", "over memory"), "over memory")
 
 
+@wall(6)
+async def memory_cannot_hide_in_sockets(world: World) -> str:
+    code = """
+        hidden = []
+        for _ in range(500):
+            pair = socket.socketpair()
+            pair[0].setblocking(False)
+            try:
+                while True: pair[0].send(bytes(1 << 14))
+            except BlockingIOError: hidden.append(pair)
+            except OSError: break
+        time.sleep(1)
+    """
+    return differs(await world.end(code, limits=SMALL), "over memory")
+
+
 FEW = Limits(wall=30, processes=12)
 
 

@@ -204,17 +204,15 @@ class Dagger:
     async def _build(self, build: Build, folder: Any) -> bytes:
         """Runs the build's step once more, whatever the engine remembers, and fetches the result."""
         assert self._session is not None and self._lines is not None
-        dag, sdk = self._session.dag, self._session.sdk
+        sdk = self._session.sdk
         run = secrets.token_hex(16)
-        pieces = () if build.by_context else enumerate(build.pieces)
         container = folder.docker_build(
             target=build.name,
             build_args=[sdk.BuildArg("RUN", run)],
-            secrets=[dag.set_secret(f"{run}.{index}", piece) for index, piece in pieces],
             ssh=self._socket,
             no_init=True,
         )
-        self._lines.want(run)
+        self._lines.want(run, build.config)
         try:
             said = await container.file(f"{dagger_build.HOME}/result").contents()
         finally:
@@ -234,11 +232,18 @@ class Dagger:
         if ref not in self._images:
             assert self._session is not None
             root = self._session.dag.container().from_(ref).rootfs()
-            top = {f"/{name.rstrip('/')}" for name in await root.entries()}
-            loader = {f"/etc/{name.rstrip('/')}" for name in await root.entries(path="/etc")} if "/etc" in top else set()
-            found = [path for path in dagger_build.SYSTEM if path in top]
-            found += [path for path in dagger_build.LOADER if path in loader]
-            self._images[ref] = Image(ref, tuple(found))
+            link = self._session.sdk.FileType.SYMLINK
+            found: dict[str, bool] = {}
+
+            async def one(path: str) -> None:
+                if await root.exists(path, do_not_follow_symlinks=True):
+                    found[path] = await root.stat(path, do_not_follow_symlinks=True).file_type() == link
+
+            await root.sync()
+            async with anyio.create_task_group() as group:
+                for path in (*dagger_build.SYSTEM, *dagger_build.LOADER):
+                    group.start_soon(one, path)
+            self._images[ref] = Image.of(ref, found)
         return self._images[ref]
 
     @contextlib.asynccontextmanager

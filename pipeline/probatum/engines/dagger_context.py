@@ -61,10 +61,9 @@ class Contexts:
 
     async def place(self, build: Build, image: Image, command: Command) -> Any:
         """The folder on the engine that holds the build's sources and a Dockerfile with its target."""
-        if not (self.box / "box").exists():
-            dagger_build.box(self.box / "box", command)
-        if build.by_context:
-            return await self._folder(image, [build], "".join(build.pieces))
+        shared = self.box / image.ref[-64:]
+        if not shared.exists():
+            dagger_build.box(shared, command, image)
         while True:
             for context in self._known:
                 if build.name in context.targets:
@@ -79,7 +78,7 @@ class Contexts:
             try:
                 await anyio.sleep(TOGETHER)
                 del self._waiting[image.ref]
-                folder = await self._folder(image, batch.builds, "")
+                folder = await self._folder(image, batch.builds)
                 self._known.append(Context(frozenset(each.name for each in batch.builds), folder))
                 return folder
             finally:
@@ -87,16 +86,16 @@ class Contexts:
                     del self._waiting[image.ref]
                 batch.done.set()
 
-    async def _folder(self, image: Image, builds: list[Build], config: str) -> Any:
+    async def _folder(self, image: Image, builds: list[Build]) -> Any:
         dag = self.session.dag
-        sources = {source for build in builds for source in build.sources} | {Source(BOX, str(self.box / "box"), 0)}
+        sources = {source for build in builds for source in build.sources} | {
+            Source(BOX, str(self.box / image.ref[-64:]), PREFIX)
+        }
         folder = dag.directory()
         # What is the same in every context comes first: then the engine has that part already.
         for source in sorted(sources, key=lambda source: (source.kind, source.name)):
-            if source.name not in self._uploads:
-                left_out = list(NOT_IN_CONTEXT) if source.kind == PREFIX else []
-                self._uploads[source.name] = dag.host().directory(source.path, exclude=left_out)
-            folder = folder.with_directory(source.name, self._uploads[source.name])
-        if config:
-            folder = folder.with_new_file("config", config)
+            if source.path not in self._uploads:
+                left_out = list(NOT_IN_CONTEXT) if source.kind == PREFIX and source.name != BOX else []
+                self._uploads[source.path] = dag.host().directory(source.path, exclude=left_out)
+            folder = folder.with_directory(source.name, self._uploads[source.path])
         return await folder.with_new_file("Dockerfile", dagger_build.dockerfile(image, builds)).sync()

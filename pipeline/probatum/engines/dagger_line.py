@@ -1,8 +1,8 @@
 """The line to every launcher in a container: no command starts without the gate's word, and none outlives the gate.
 
-A launcher connects through the session, says which run it is of, and starts its command only after the answer. When the
-gate is gone, or does not want the run any more, the line closes and the launcher kills everything; when the line closes
-from the other side, the gate knows that the container has ended, which an engine does not tell.
+A launcher connects through the session, says which run it is of, and gets its configuration in answer. When the gate is
+gone, or does not want the run any more, the line closes and the launcher kills everything; when the line closes from the
+other side, the gate knows that the container has ended, which an engine does not tell.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 
 import anyio
 
-GO = b"g"
 TOKEN = 32
 """Characters of a run's name."""
 
@@ -25,29 +24,30 @@ class Lines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._wanted: dict[str, socket.socket | None] = {}
-        self._open: set[str] = set()
+        self._wanted: dict[str, bytes] = {}
+        self._lines: dict[str, socket.socket] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen(64)
         threading.Thread(target=self._accept, name="lines", daemon=True).start()
 
-    def want(self, run: str) -> None:
-        """From now on a launcher of ``run`` may start its command."""
+    def want(self, run: str, config: bytes) -> None:
+        """From now on a launcher of ``run`` may start its command: it gets ``config``, once."""
         with self._lock:
-            self._wanted[run] = None
+            self._wanted[run] = config
 
     async def end(self, run: str, seconds: float = 10) -> bool:
         """No command of ``run`` starts any more, and the one that did has ended, or ``seconds`` are over (then False)."""
         with self._lock:
-            line = self._wanted.pop(run, None)
+            self._wanted.pop(run, None)
+            line = self._lines.get(run)
         if line is not None:
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_WR)
         with anyio.move_on_after(seconds, shield=True):
-            while run in self._open:
+            while run in self._lines:
                 await anyio.sleep(0.002)
-        return run not in self._open
+        return run not in self._lines
 
     def close(self) -> None:
         """No launcher connects any more."""
@@ -64,21 +64,20 @@ class Lines:
             threading.Thread(target=self._serve, args=(line,), name="line", daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
-        run = ""
         with line, contextlib.suppress(OSError):
             said = b""
             while len(said) < TOKEN and (piece := line.recv(TOKEN - len(said))):
                 said += piece
             with self._lock:
                 run = said.decode("ascii", "replace")
-                if run not in self._wanted:
+                config = self._wanted.pop(run, None)
+                if config is None:
                     return
-                self._wanted[run] = line
-                self._open.add(run)
-            line.sendall(GO)
-            while line.recv(64):
-                pass
-        with self._lock:
-            self._open.discard(run)
-            if run in self._wanted:
-                self._wanted[run] = None
+                self._lines[run] = line
+            try:
+                line.sendall(config)
+                while line.recv(64):
+                    pass
+            finally:
+                with self._lock:
+                    del self._lines[run]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.abc
 import importlib.util
 import marshal
 import os
@@ -83,9 +84,9 @@ def interpreter() -> str:
 def launcher() -> bytes:
     """The launcher as a .pyc of this interpreter: compiling its source anew would cost every stage some milliseconds."""
     spec = importlib.util.find_spec("probatum.probe.launcher")
-    if spec is None or spec.loader is None:
+    if spec is None or not isinstance(spec.loader, importlib.abc.InspectLoader):
         raise EngineUnavailable("bubblewrap", "the launcher is missing", "install probatum again")
-    code = spec.loader.get_code("probatum.probe.launcher")  # type: ignore[attr-defined]
+    code = spec.loader.get_code("probatum.probe.launcher")
     return importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -67,7 +68,7 @@ class Stages:
         return self.folder / key.removeprefix("sha256:")
 
     @staticmethod
-    def _own(path: Path, kind: object) -> None:
+    def _own(path: Path, kind: Callable[[int], bool]) -> None:
         state = os.lstat(path)
-        if state.st_uid != os.geteuid() or state.st_mode & 0o077 or not kind(state.st_mode):  # type: ignore[operator]
+        if state.st_uid != os.geteuid() or state.st_mode & 0o077 or not kind(state.st_mode):
             raise EvidenceCorrupt(str(path), "others may write it")

@@ -3,7 +3,8 @@
 Standard library only and one file, so that an engine can ship it anywhere. Two front ends, one body:
 
     launcher.py fd CONFIG RESULT           configuration and result on two descriptors (bubblewrap)
-    launcher.py folder HOME                a folder that only root may enter; starts as root and drops to a uid (image builds)
+    launcher.py folder HOME                a socket and a file in a folder that only root may enter; starts as root and drops
+                                           to a uid (image builds)
 
 The configuration is the length of its fields (8 bytes, big endian), ``key=value`` fields that each end with NUL, then the
 command's stdin. The result is ``MAGIC``, the length of a JSON header, the header, and the bytes whose sizes it lists.
@@ -35,6 +36,7 @@ _DUMPABLE_GET, _DUMPABLE_SET, _SECCOMP, _BOUND_DROP, _NO_NEW_PRIVS = 3, 4, 22, 2
 _ZERO = ctypes.c_ulong(0)
 _SMALL = 1 << 20
 _MOST_FILES = 1 << 20
+_FEW_SOCKETS, _SOCKET_BUFFER = 256, 425984
 
 
 class Config:
@@ -55,7 +57,7 @@ class Config:
         self.nproc = fields["nproc"] == [b"1"]
         # Only where the launcher is root and nobody has made the sandbox ready for a dropped uid.
         self.uid = int(fields.get("uid", [b"0"])[0])
-        self.closed, self.files = fields.get("closed", []), fields.get("file", [])
+        self.closed, self.files = fields.get("closed", []), fields.get("carried", [])
         self.filter = bytes.fromhex(fields.get("filter", [b""])[0].decode("ascii"))
 
 
@@ -295,7 +297,7 @@ class Run:
                     pids.append(name)
         if tasks > self.config.processes:
             self.over("processes")
-        limit = self.config.memory - segments()
+        limit = self.config.memory - segments() - sockets()
         if resident > limit and self.proportional(pids) > limit:
             self.over("memory")
         used = inodes = 0
@@ -404,6 +406,13 @@ def segments() -> int:
     return sum(int(row[14]) + int(row[15]) for row in rows if len(row) > 15 and row[6] == b"0")
 
 
+def sockets() -> int:
+    """What the buffers of many sockets may hold, in bytes: the kernel keeps it in no process's account."""
+    words = read_small("/proc/net/sockstat").split()
+    used = int(words[2]) if words[:2] == [b"sockets:", b"used"] else 0
+    return max(0, used - _FEW_SOCKETS) * _SOCKET_BUFFER
+
+
 def collect(config: Config) -> list[tuple[int, bytes]]:
     """The declared outputs that are regular files: (index, bytes). No link is followed, no folder on the way either."""
     found, left = [], config.disk
@@ -464,16 +473,13 @@ def main(arguments: list[str]) -> None:
         import binascii
 
         os.closerange(3, 1 << 16)
-        # Only root may enter: the command cannot name what is read and written here.
+        # Only root may enter: the command cannot name what lies here.
         os.chmod(arguments[1], 0o700)
-        config = read_folder(arguments[1])
-        prepare(config)
-        # Without the gate's word nothing starts; when the line closes, the gate is gone or does not want the run any more.
         line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         line.connect(arguments[1] + "/line")
         line.send(os.environ["RUN"].encode("ascii"))
-        if line.recv(1) != b"g":
-            raise SystemExit("the gate does not want this run")
+        config = read_config(line.fileno())
+        prepare(config)
         data = serve(config, line.fileno())
         if len(data) > _SMALL:
             write(os.open(arguments[1] + "/large", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), data)
@@ -481,23 +487,6 @@ def main(arguments: list[str]) -> None:
         data = binascii.b2a_base64(data, newline=False)
         sink = os.open(arguments[1] + "/result", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     write(sink, data)
-
-
-def read_folder(home: str) -> Config:
-    """The configuration: ``config.0``, ``config.1``, …, text because they came as secrets, of one compressed whole."""
-    import binascii
-    import zlib
-
-    whole = bytearray()
-    for name in sorted((name for name in os.listdir(home) if name.startswith("config.")), key=lambda name: int(name[7:])):
-        with open(home + "/" + name, "rb") as file:
-            whole += binascii.a2b_base64(file.read())
-    memory = os.memfd_create("config")
-    write(memory, zlib.decompress(whole))
-    os.lseek(memory, 0, os.SEEK_SET)
-    config = read_config(memory)
-    os.close(memory)
-    return config
 
 
 def write(sink: int, data: bytes) -> None:
