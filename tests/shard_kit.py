@@ -104,12 +104,12 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("shard-*.json"))
 
 
-def _edit(path: Path, **fields: Any) -> None:
+def edit(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 def _nodes(path: Path, ids: list[str]) -> None:
-    _edit(path, node_ids=ids, collected=len(ids))
+    edit(path, node_ids=ids, collected=len(ids))
 
 
 def lost(folder: Path, dice: random.Random) -> str:
@@ -125,12 +125,12 @@ def duplicated(folder: Path, dice: random.Random) -> str:
 
 
 def stale_commit(folder: Path, dice: random.Random) -> str:
-    _edit(dice.choice(_files(folder)), commit=f"{dice.getrandbits(160):040x}")
+    edit(dice.choice(_files(folder)), commit=f"{dice.getrandbits(160):040x}")
     return "stale-commit"
 
 
 def wrong_plan(folder: Path, dice: random.Random) -> str:
-    _edit(dice.choice(_files(folder)), plan_digest=f"sha256:{dice.getrandbits(256):064x}")
+    edit(dice.choice(_files(folder)), plan_digest=f"sha256:{dice.getrandbits(256):064x}")
     return "wrong-plan"
 
 
@@ -157,12 +157,12 @@ def empty_shard(folder: Path, dice: random.Random) -> str:
 def attempts(folder: Path, dice: random.Random) -> str:
     path = dice.choice(_files(folder))
     ids = json.loads(path.read_text())["node_ids"]
-    _edit(path, attempts=dice.randint(2, 9), **({"quarantined": ids[:1]} if dice.random() < 0.5 else {}))
+    edit(path, attempts=dice.randint(2, 9), **({"quarantined": ids[:1]} if dice.random() < 0.5 else {}))
     return "retried"
 
 
 def cancelled(folder: Path, dice: random.Random) -> str:
-    _edit(dice.choice(_files(folder)), status=dice.choice(["cancelled", "skipped", "failed", "", "PASSED", "passed "]))
+    edit(dice.choice(_files(folder)), status=dice.choice(["cancelled", "skipped", "failed", "", "PASSED", "passed "]))
     return "failed"
 
 
@@ -182,12 +182,12 @@ def truncated(folder: Path, dice: random.Random) -> str:
 
 
 def out_of_range(folder: Path, dice: random.Random) -> str:
-    _edit(dice.choice(_files(folder)), index=dice.choice([-1, 99, len(_files(folder))]))
+    edit(dice.choice(_files(folder)), index=dice.choice([-1, 99, len(_files(folder))]))
     return "out-of-range"
 
 
 def other_run(folder: Path, dice: random.Random) -> str:
-    _edit(dice.choice(_files(folder)), run=f"{dice.getrandbits(128):032x}", plan_digest=f"sha256:{dice.getrandbits(256):064x}")
+    edit(dice.choice(_files(folder)), run=f"{dice.getrandbits(128):032x}", plan_digest=f"sha256:{dice.getrandbits(256):064x}")
     return "other-run"
 
 
@@ -195,7 +195,7 @@ def extra_shard(folder: Path, dice: random.Random) -> str:
     paths = _files(folder)
     extra = folder / f"shard-{len(paths)}.json"
     extra.write_bytes(dice.choice(paths).read_bytes())
-    _edit(extra, index=len(paths))
+    edit(extra, index=len(paths))
     return "out-of-range"
 
 
@@ -216,19 +216,19 @@ def swapped(folder: Path, dice: random.Random) -> str:
 
 def miscounted(folder: Path, dice: random.Random) -> str:
     path = dice.choice(_files(folder))
-    _edit(path, collected=json.loads(path.read_text())["collected"] + dice.choice([-1, 1, 1000]))
+    edit(path, collected=json.loads(path.read_text())["collected"] + dice.choice([-1, 1, 1000]))
     return "count"
 
 
 def claimed(folder: Path, dice: random.Random) -> str:
     path = dice.choice(_files(folder))
-    _edit(path, quarantined=json.loads(path.read_text())["node_ids"][:1])
+    edit(path, quarantined=json.loads(path.read_text())["node_ids"][:1])
     return "quarantine"
 
 
 def wrong_kind(folder: Path, dice: random.Random) -> str:
     fields = ["quarantined", "attempts", "collected", "index", "node_ids", "failures"]
-    _edit(dice.choice(_files(folder)), **{dice.choice(fields): dice.choice([True, None, "1", 1.5])})
+    edit(dice.choice(_files(folder)), **{dice.choice(fields): dice.choice([True, None, "1", 1.5])})
     return "corrupt"
 
 

@@ -77,6 +77,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     engine: Engine
     policy_digest: str
     suite: Suite
+    capacity: int
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,10 +118,11 @@ def opened(order: Order, watcher: Watcher) -> Iterator[Opened]:
             if order.suite == "sealed" and body.oracle:
                 raise PolicyError("the sealed suite", body.oracle[0], "seal again, or give --suite head")
             trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
+            capacity = order.capacity or os.cpu_count() or 1
             places = env.places((built.runtime, built.place))
-            engine = choose_engine(order.engine, base.policy, trees, places, cache, order.capacity)
+            engine = choose_engine(order.engine, base.policy, trees, places, cache, capacity)
             digest = canonical.digest_of([base.source, steps.plain(base.policy)])
-            yield Opened(patch=patch, engine=engine, policy_digest=digest, suite=order.suite)
+            yield Opened(patch=patch, engine=engine, policy_digest=digest, suite=order.suite, capacity=capacity)
     except OSError as error:
         if error.errno in DISK:
             where = str(error.filename or work)
@@ -210,6 +212,7 @@ async def _all(opened_: Opened, order: Run, watcher: Watcher) -> tuple[dict[int,
     lost: dict[int, str] = {}
     patch, engine = opened_.patch, opened_.engine
     tree = suite_tree(patch, opened_.suite)
+    slots = anyio.CapacityLimiter(opened_.capacity)
 
     async def shard(index: int) -> None:
         number, red = order.earlier.get(index, (0, frozenset()))
@@ -217,8 +220,9 @@ async def _all(opened_: Opened, order: Run, watcher: Watcher) -> tuple[dict[int,
         try:
             if order.plan.groups[index]:
                 stage = shard_stage(patch, order.plan, index, tree, order.env.get(index, ()))
-                watcher.started(index)
-                outcome = await _run(engine, stage)
+                async with slots:
+                    watcher.started(index)
+                    outcome = await _run(engine, stage)
                 body = read_report(outcome)
                 manifest = manifest_of(
                     order.plan, index, body, outcome, tool=TOOL, now=patch.now, attempts=attempts, retried=red

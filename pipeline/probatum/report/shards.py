@@ -41,7 +41,7 @@ class Lines:
         self._line(f"note: {text}")
 
     def started(self, index: int) -> None:
-        """A shard was handed to the engine, which may still make it wait."""
+        """A shard was handed to the engine."""
         self.since[index] = time.monotonic()
 
     def finished(self, manifest: Manifest) -> None:
@@ -90,8 +90,9 @@ class Lines:
                 sums.append(total)
             self.order[index] = sums
         done = sum(1 for total in sums if total <= ran * 1e6)
-        left = max(0.0, sums[-1] / 1e6 - ran) if sums else 0.0
-        return f"shard {index}: ~{done} of {len(group)} node ids, eta {left:.0f} s"
+        left = sums[-1] / 1e6 - ran
+        eta = f"eta {left:.0f} s" if left > 0 else f"{-left:.0f} s longer than recorded"
+        return f"shard {index}: ~{done} of {len(group)} node ids, {eta}"
 
     def _draw(self) -> None:
         now = time.monotonic()
