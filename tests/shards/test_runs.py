@@ -162,14 +162,14 @@ def test_a_shard_that_dies_says_how(tmp_path: Path, body: str, status: str) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can only be mounted by root")
-@pytest.mark.parametrize("full", ["work", "out"])
-def test_a_runner_without_disk_has_no_manifest(tmp_path: Path, full: str) -> None:
+@pytest.mark.parametrize(("full", "inodes"), [("work", 4), ("out", 1)])
+def test_a_runner_without_disk_has_no_manifest(tmp_path: Path, full: str, inodes: int) -> None:
     place = Place(tmp_path, {})
     assert place.plan("--shards", "3")[0] == 0
     assert place.run("--index", "0")[0] == place.run("--index", "2")[0] == 0
     small, out = tmp_path / "small", tmp_path / "small" if full == "out" else tmp_path / "elsewhere"
     small.mkdir()
-    script = f'mount -t tmpfs -o size=4k,nr_inodes=1 none {small} && exec "$@"'
+    script = f'mount -t tmpfs -o size=4k,nr_inodes={inodes} none {small} && exec "$@"'
     env = {"TMPDIR": str(small)} if full == "work" else {}
     code, said = place.run("--index", "1", "--out", out, env=env, wrap=("unshare", "--mount", "sh", "-c", script, "sh"))
     assert code == 5 and "room" in said, said
