@@ -186,6 +186,7 @@ def test_a_report_cut_anywhere_is_not_finished(at):
 
 
 def test_the_shipped_probe_is_a_tree_of_its_own():
-    tree = probe_tree(dict.fromkeys(("run.py", "plugin.py", "watch.py", "clock.py", "launcher.py"), b"x"))
-    assert set(tree.files) == {b"run.py", b"plugin.py", b"watch.py", b"clock.py"}
+    names = ("run.py", "plugin.py", "fixed.py", "watch.py", "look.py", "clock.py")
+    tree = probe_tree(dict.fromkeys((*names, "launcher.py"), b"x"))
+    assert set(tree.files) == {name.encode() for name in names}
     assert isinstance(tree, Tree) and tree.files[b"run.py"] == Blob(0o100644, data=b"x")

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
 from probatum.core import testimony
 from probatum.core.stage import FIXED_ENV, End, Outcome, Runtime, Stage
 

@@ -1,5 +1,7 @@
 """The watch sees what candidate code changes in what was loaded before it, and is quiet about honest suites."""
 
+# ruff: noqa: E501 (programs stand in tables, one a line)
+
 import pytest
 
 QUIET = """

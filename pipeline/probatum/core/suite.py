@@ -29,7 +29,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ids`` selects exact node ids, or every parameter of a test that is named without one (None: all). ``strip`` takes
     skip and xfail away, so that the tests really run. ``order`` shuffles modules and their tests. ``wall`` ends the job
-    after so many seconds (0: only the stage's limit does; it counts only where a stage has several jobs). Without ``modules`` pytest discovers what the tree's own configuration says.
+    after so many seconds (0: only the stage's limit does; it counts only where a stage has several jobs). Without
+    ``modules`` pytest discovers what the tree's own configuration says.
 
     ``collect`` only collects. ``expect``: every id that must be collected, no other and none twice, or nothing runs.
     ``ignore``: files that discovery passes over.

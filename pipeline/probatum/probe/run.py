@@ -5,21 +5,25 @@ core/suite.py), descriptor 3 takes the report, one JSON object a line. One job r
 another, each in a fork that was made before any code of a tree was imported.
 """
 
+from __future__ import annotations
+
 import sys
 
 HERE = sys.path.pop(0)  # this folder: nothing in it may be imported by name
 
+import contextlib  # noqa: E402
 import os  # noqa: E402
+from typing import Any  # noqa: E402
 
 
-def main():
+def main() -> None:
     fd, nonce, config = _inputs()
     jobs = config["jobs"]
     import pytest  # noqa: F401
 
     _preload()
-    plugin = _part("plugin")
-    parts = _part("watch").Watch, _part("clock").freeze
+    plugin = _part("plugin", fixed=_part("fixed"))
+    parts = _part("watch", look=_part("look")).Watch, _part("clock").freeze
     if len(jobs) == 1:
         os._exit(_job(plugin, plugin.reporter(fd, jobs[0]["label"]), jobs[0], nonce, parts))
     worst = 0
@@ -30,19 +34,20 @@ def main():
     os._exit(min(worst, 125))
 
 
-def _part(name):
+def _part(name: Any, **others: Any) -> Any:
     """A module of the probe, in nobody's sys.modules and with builtins of its own: a patched ``all`` does not reach it."""
     import builtins
 
-    module = type(sys)("probe_" + name)
+    module: Any = type(sys)("probe_" + name)
     module.__file__ = os.path.join(HERE, name + ".py")
     module.__builtins__ = dict(vars(builtins))
     with open(module.__file__, "rb") as handle:
         exec(compile(handle.read(), module.__file__, "exec"), module.__dict__)
+    module.__dict__.update(others)
     return module
 
 
-def _inputs():
+def _inputs() -> Any:
     """The report's descriptor, high, random and closed on exec; the nonce; the config. Descriptors 0 and 3 end here."""
     import fcntl
     import json
@@ -68,7 +73,7 @@ def _inputs():
     return fd, nonce.decode("ascii"), json.loads(text)
 
 
-def _preload():
+def _preload() -> None:
     """pytest's own plugins, loaded once and before the tree's code."""
     import importlib
 
@@ -78,7 +83,7 @@ def _preload():
         importlib.import_module("_pytest." + name)
 
 
-def _forked(plugin, report, job, nonce, parts):
+def _forked(plugin: Any, report: Any, job: Any, nonce: Any, parts: Any) -> Any:
     """One job in a child of its own; what it leaves behind in its process group is ended."""
     import signal
 
@@ -94,7 +99,7 @@ def _forked(plugin, report, job, nonce, parts):
     except OSError:
         pass
 
-    def over(signum, frame):
+    def over(signum: Any, frame: Any) -> None:
         raise TimeoutError
 
     limited = job.get("wall", 0)
@@ -117,7 +122,7 @@ def _forked(plugin, report, job, nonce, parts):
     return code if how == "exited" else 1
 
 
-def _job(plugin, report, job, nonce, parts):
+def _job(plugin: Any, report: Any, job: Any, nonce: Any, parts: Any) -> Any:
     """pytest's exit status for one job, after its finish is reported; 70 when pytest itself could not run."""
     import pytest
 
@@ -136,15 +141,13 @@ def _job(plugin, report, job, nonce, parts):
     finish = plugin.finisher(report, nonce)
     status = int(pytest.main(args, plugins=[plugin.Probe(report, job, *parts)]))
     finish(status)
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except Exception:
-        pass
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
     return status
 
 
-def _config_file(tree):
+def _config_file(tree: Any) -> Any:
     """The tree's own pytest configuration, as pytest finds it when it is started in the root without arguments."""
     from pathlib import Path
 
@@ -160,7 +163,7 @@ def _config_file(tree):
     return ""
 
 
-def _from_tree(pytest):
+def _from_tree(pytest: Any) -> Any:
     """Names of installed pytest plugins whose module the environment does not hold: it would come from the tree."""
     import importlib.util
 

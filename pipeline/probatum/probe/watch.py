@@ -5,19 +5,24 @@ sys.modules, finders, tracers, signal handlers, hooks and plugins. Not seen: wha
 looks, audit hooks, and what lives in data. What differs on base in the same way is for the judge to take off.
 """
 
+from __future__ import annotations
+
 import sys
-from operator import attrgetter, eq, is_
+from operator import eq, is_
+from typing import Any
 
 FUNCTION = type(lambda: None)
 BUILTIN = type(len)
 WRAPPERS = (property, staticmethod, classmethod)
 HEAP = 1 << 9
-CELL = (FUNCTION, type, BUILTIN)
+
+look: Any = None
+"""The module look.py; run.py puts it here, since nothing of the probe is importable."""
 
 HOT = (
     "builtins", "time", "random", "math", "operator", "datetime", "json", "re", "unittest.case", "_pytest.outcomes",
-    "_pytest.approx", "_pytest.python_api", "_pytest.raises", "_pytest.recwarn", "_pytest.runner", "_pytest.reports", "_pytest.assertion.util",
-    "pluggy._callers", "pluggy._hooks",
+    "_pytest.approx", "_pytest.python_api", "_pytest.raises", "_pytest.recwarn", "_pytest.runner", "_pytest.reports",
+    "_pytest.assertion.util", "pluggy._callers", "pluggy._hooks",
 )  # fmt: skip
 """Modules looked at after every test, with their hot classes; every module is looked at in the end."""
 
@@ -38,27 +43,36 @@ WHOLE = {"random": ("_inst",), "sys": ("meta_path", "path_hooks", "modules"), "u
 class Watch:
     """One job's watch. ``tree`` is its folder, ``sealed`` the relative paths of sealed Python files."""
 
-    def __init__(self, tree, sealed):
+    def __init__(self, tree: Any, sealed: Any) -> None:
         self.tree, self.sealed = tree.rstrip("/") + "/", frozenset(sealed)
-        self.seen, self.spaces, self.hot, self.functions, self.modules = {}, [], [], [], {}
-        self.found, self.codes, self.items, self.states, self.hooks = set(), {}, {}, {}, None
-        self.insides, self.known = ([], [], [], []), frozenset()
+        self.seen: dict[Any, bool] = {}
+        self.spaces: list[Any] = []
+        self.hot: list[Any] = []
+        self.functions: list[Any] = []
+        self.modules: dict[str, Any] = {}
+        self.found: set[str] = set()
+        self.codes: dict[str, Any] = {}
+        self.items: dict[str, Any] = {}
+        self.states: dict[str, Any] = {}
+        self.hooks: Any = None
+        self.insides: Any = ([], [], [], [])
+        self.known: Any = frozenset()
 
-    def begin(self):
+    def begin(self) -> None:
         """Before the first code of the tree: everything that is loaded."""
         for name, module in list(sys.modules.items()):
             self.add(name, module)
         self.seal()
-        self.states = _states()
-        observer = _Observer(self.late)
+        self.states = look.states()
+        observer = look.Observer(self.late)
         sys.meta_path.insert(0, observer)
 
-    def late(self, module):
+    def late(self, module: Any) -> None:
         """A module of the standard library, just loaded."""
         self.add(module.__name__, module)
         self.seal()
 
-    def more(self, config):
+    def more(self, config: Any) -> None:
         """Before the first conftest: what installed plugins changed while they were loaded is the environment's own doing."""
         if not any((getattr(module, "__file__", None) or "").startswith(self.tree) for module in list(sys.modules.values())):
             self.again()
@@ -66,23 +80,23 @@ class Watch:
             if name not in self.modules:
                 self.add(name, module)
         self.seal()
-        self.hooks = (config, _hookimpls(config), _instances(config))
-        self.states.update(_finders())
+        self.hooks = (config, look.hookimpls(config), look.instances(config))
+        self.states.update(look.finders())
         self.known = {id(row[2]) for row in self.functions}
 
-    def again(self):
+    def again(self) -> None:
         """What stands now is what was loaded."""
         for name, _, space, held in self.spaces:
-            if _differ(space, held):
+            if look.differ(space, held):
                 for key, value in dict(space).items():
                     if held.get(key, held) is not value and type(value) is FUNCTION:
                         self.functions.append((name, key, value))
                 held.clear()
                 held.update(space)
         self.insides = ([], [], [], [])
-        self.states = _states()
+        self.states = look.states()
 
-    def add(self, name, module):
+    def add(self, name: Any, module: Any) -> None:
         """Remembers what ``module`` and the classes it defines hold."""
         space = getattr(module, "__dict__", None)
         if type(space) is not dict or name in self.modules:
@@ -108,7 +122,7 @@ class Watch:
                         if type(member) is FUNCTION:
                             functions.append((label, attribute, member))
 
-    def keep(self, name, owner, space, hot):
+    def keep(self, name: Any, owner: Any, space: Any, hot: Any) -> Any:
         held = dict(space)
         row = (name, owner, space, held)
         self.spaces.append(row)
@@ -116,13 +130,13 @@ class Watch:
             self.hot.append(row)
         return held
 
-    def seal(self):
+    def seal(self) -> None:
         """Remembers the insides of the functions added since."""
         fresh = [row[2] for row in self.functions[len(self.insides[0]) :]]
-        for kept, new in zip(self.insides, _insides(fresh)):
-            kept.extend(new)
+        for number, new in enumerate(look.insides(fresh)):
+            self.insides[number].extend(new)
 
-    def collected(self, session):
+    def collected(self, session: Any) -> None:
         """After collection: sealed modules and test functions are watched from here on."""
         self.look()
         files = {self.tree + path for path in self.sealed}
@@ -131,46 +145,46 @@ class Watch:
                 self.add(name, module)
         self.seal()
         for item in session.items:
-            function = _function(getattr(item, "obj", None))
+            function = look.function_of(getattr(item, "obj", None))
             if function is not None:
                 self.items[item.nodeid] = (function, function.__code__, function.__defaults__)
 
-    def before_call(self, item):
+    def before_call(self, item: Any) -> None:
         """A test's own function is the one that was collected."""
         kept = self.items.get(item.nodeid)
         if kept is not None:
-            function = _function(getattr(item, "obj", None))
+            function = look.function_of(getattr(item, "obj", None))
             if function is not kept[0] or function.__code__ is not kept[1] or function.__defaults__ is not kept[2]:
                 self.found.add(item.nodeid + ": the test's own code was changed after collection")
 
-    def after_call(self):
+    def after_call(self) -> None:
         """Before fixtures are torn down: only product code in a hot place counts, a fixture's patches are the test's own."""
         if self.quick():
             self.look(product_only=True)
 
-    def after_test(self):
+    def after_test(self) -> None:
         """After teardown: what is still changed is nobody's monkeypatch."""
         if self.quick():
             self.look()
 
-    def quick(self):
+    def quick(self) -> Any:
         """Whether a second look is needed."""
         for row in self.hot:
-            if _differ(row[2], row[3]):
+            if look.differ(row[2], row[3]):
                 return True
         return sys.gettrace() is not None or sys.getprofile() is not None
 
-    def look(self, product_only=False):
+    def look(self, product_only: Any = False) -> None:
         """Compares the hot places and notes what is found."""
         for row in self.hot:
-            if _differ(row[2], row[3]):
+            if look.differ(row[2], row[3]):
                 self.compare(row, product_only)
         if not product_only:
             for name, value in (("sys.settrace", sys.gettrace()), ("sys.setprofile", sys.getprofile())):
                 if value is not None:
                     self.note(name, value)
 
-    def compare(self, row, product_only=False):
+    def compare(self, row: Any, product_only: Any = False) -> None:
         name, owner, space, held = row
         now = dict(space)
         for key in [key for key in now if type(key) is str]:
@@ -178,24 +192,24 @@ class Watch:
             if value is was or key in EXPECTED:
                 continue
             if was is held:
-                found = _shadows(owner, key) if owner is not None else key in _BUILTINS
-                relevant = found and (callable(value) or _descriptor(value) or value is None)
+                found = look.shadows(owner, key) if owner is not None else key in look.BUILTINS
+                relevant = found and (callable(value) or look.descriptor(value) or value is None)
             else:
-                relevant = callable(was) or callable(value) or _descriptor(was) or key in WHOLE.get(name, ())
+                relevant = callable(was) or callable(value) or look.descriptor(was) or key in WHOLE.get(name, ())
             if relevant and (not product_only or self.product(value)) and not self.installed(key, value):
                 self.note(name + "." + key, value)
         for key, was in held.items():
-            if key not in now and key not in EXPECTED and (callable(was) or _descriptor(was)) and not product_only:
+            if key not in now and key not in EXPECTED and (callable(was) or look.descriptor(was)) and not product_only:
                 self.found.add(f"{name}.{key}: gone")
 
-    def note(self, name, value):
+    def note(self, name: Any, value: Any) -> None:
         if not self.own(value) and not (name == "gc.callbacks" and self.installed(None, value)):
             self.found.add(f"{name}: now {self.describe(value)}")
 
-    def end(self):
+    def end(self) -> Any:
         """What is found, sorted: every place is looked at once more."""
         for row in self.spaces:
-            if _differ(row[2], row[3]):
+            if look.differ(row[2], row[3]):
                 self.compare(row)
         self.inside()
         for name, module in self.modules.items():
@@ -205,7 +219,7 @@ class Watch:
         for nodeid, (function, code, defaults) in self.items.items():
             if function.__code__ is not code or function.__defaults__ is not defaults:
                 self.found.add(nodeid + ": the test's own code was changed after collection")
-        states = {**_states(), **_finders()}
+        states = {**look.states(), **look.finders()}
         for name, value in states.items():
             was = self.states.get(name)
             if isinstance(value, list):
@@ -220,26 +234,26 @@ class Watch:
                 self.note(name, value)
         if self.hooks is not None:
             config, impls, instances = self.hooks
-            for one in _hookimpls(config, self.known) - impls:
+            for one in look.hookimpls(config, self.known) - impls:
                 self.found.add("hook " + " ".join(one).replace(self.tree, ""))
-            for one in _instances(config) - instances:
+            for one in look.instances(config) - instances:
                 self.found.add("instance attribute " + one)
-        return sorted(_clean(text) for text in self.found)
+        return sorted(look.clean(text) for text in self.found)
 
-    def inside(self):
+    def inside(self) -> None:
         """Functions whose code, defaults or closure are others now."""
-        new = _insides([row[2] for row in self.functions])
-        for what, was, now in zip(("code", "defaults", "keyword defaults", "closure"), self.insides, new):
-            same = map(is_, was, now) if what in ("code", "defaults") else map(eq, was, now)
-            if not all(same):
-                for (name, key, _), one, two in zip(self.functions, was, now):
-                    if one is not two and (what in ("code", "defaults") or one != two):
-                        self.found.add(f"{name}.{key}: another {what}")
+        new = look.insides([row[2] for row in self.functions])
+        for number, what in enumerate(("code", "defaults", "keyword defaults", "closure")):
+            was, now = self.insides[number], new[number]
+            same = is_ if number < 2 else eq
+            for place, unchanged in enumerate(map(same, was, now)):
+                if not unchanged:
+                    self.found.add(f"{self.functions[place][0]}.{self.functions[place][1]}: another {what}")
 
-    def describe(self, value):
+    def describe(self, value: Any) -> Any:
         """Who ``value`` is, without addresses, temporary folders or line numbers: base must give the same text."""
         try:
-            code = _code(value)
+            code = look.code_of(value)
             if code is not None:
                 return f"{self.short(code.co_filename)}:{getattr(code, 'co_qualname', code.co_name)}"
             kind = value if isinstance(value, type) else type(value)
@@ -252,13 +266,13 @@ class Watch:
         except BaseException:
             return "something that hides its name"
 
-    def short(self, path):
+    def short(self, path: Any) -> Any:
         return path[len(self.tree) :] if path.startswith(self.tree) else "/".join(path.split("/")[-2:])
 
-    def product(self, value):
+    def product(self, value: Any) -> Any:
         """Whether ``value``'s code lies in the tree and is not sealed."""
         try:
-            code = _code(value)
+            code = look.code_of(value)
             if code is None:
                 kind = value if isinstance(value, type) else type(value)
                 path = getattr(sys.modules.get(kind.__module__), "__file__", "") or ""
@@ -268,12 +282,12 @@ class Watch:
         except BaseException:
             return True
 
-    def own(self, value):
+    def own(self, value: Any) -> Any:
         """Whether ``value`` is a function that a sealed file defines: what the oracle does to itself is its own affair.
 
         A code object can claim any file, so it must be equal to one that the sealed source compiles to.
         """
-        code = _code(value)
+        code = look.code_of(value)
         if code is None or not code.co_filename.startswith(self.tree):
             return False
         path = code.co_filename[len(self.tree) :]
@@ -281,189 +295,13 @@ class Watch:
             return False
         return self.genuine(code)
 
-    def installed(self, key, value):
+    def installed(self, key: Any, value: Any) -> Any:
         """Whether ``value`` is an installed package's own function of that very name (typing_extensions mends typing)."""
-        code = _function(value) and value.__code__
+        code = look.function_of(value) and value.__code__
         return bool(code) and key in (None, code.co_name) and "/site-packages/" in code.co_filename and self.genuine(code)
 
-    def genuine(self, code):
+    def genuine(self, code: Any) -> Any:
         path = code.co_filename
         if path not in self.codes:
-            self.codes[path] = _compiled(path)
+            self.codes[path] = look.compiled(path)
         return code in self.codes[path]
-
-
-def _compiled(path):
-    found = []
-    try:
-        with open(path, "rb") as handle:
-            left = [compile(handle.read(), path, "exec", dont_inherit=True)]
-    except Exception:
-        return found
-    while left:
-        code = left.pop()
-        found.append(code)
-        left += [const for const in code.co_consts if type(const) is type(code)]
-    return found
-
-
-_ALL = (attrgetter("__code__"), attrgetter("__defaults__"), attrgetter("__kwdefaults__"), attrgetter("__closure__"))
-
-
-def _insides(functions):
-    """Four lists: code, defaults, keyword defaults (as identities), callables in closures (as identities)."""
-    codes, defaults, keywords, closures = (list(map(get, functions)) for get in _ALL)
-    for number in (at for at, each in enumerate(keywords) if each is not None):
-        keywords[number] = [(key, id(value)) for key, value in keywords[number].items()]
-    for number in (at for at, each in enumerate(closures) if each is not None):
-        closures[number] = _cells(closures[number])
-    return codes, defaults, keywords, closures
-
-
-def _differ(space, held):
-    """Whether the same names hold the same objects in the same order. No ``__eq__`` runs: it might be the candidate's."""
-    return len(space) != len(held) or not all(map(is_, space.values(), held.values()))
-
-
-def _cells(closure):
-    found = []
-    for cell in closure:
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            value = None
-        found.append(id(value) if isinstance(value, CELL) else None)
-    return found
-
-
-def _function(value):
-    """The plain function below bound methods."""
-    value = getattr(value, "__func__", value)
-    return value if type(value) is FUNCTION else None
-
-
-def _code(value):
-    """The code that a call of ``value`` would run, where that can be told."""
-    for _ in range(8):
-        kind = type(value)
-        if kind is FUNCTION:
-            return value.__code__
-        inner = None
-        for name in ("__func__", "func", "fget", "__wrapped__"):
-            if name in ("func",) and kind.__module__ != "functools":
-                continue
-            inner = getattr(value, name, None) if not isinstance(value, type) else None
-            if inner is not None:
-                break
-        if inner is None:
-            return None
-        value = inner
-    return None
-
-
-def _descriptor(value):
-    return hasattr(type(value), "__get__")
-
-
-def _shadows(owner, key):
-    """Whether a new attribute of a class hides an inherited one, or is one that Python itself looks for."""
-    return (key.startswith("__") and key.endswith("__")) or any(key in base.__dict__ for base in owner.__mro__[1:])
-
-
-import builtins as _builtins  # noqa: E402
-
-_BUILTINS = frozenset(vars(_builtins))
-
-
-def _finders():
-    return {"sys.meta_path": list(sys.meta_path), "sys.path_hooks": list(sys.path_hooks)}
-
-
-def _states():
-    """Process-wide hooks by name."""
-    import gc
-    import signal
-    import threading
-    import warnings
-
-    found = {
-        "sys.excepthook": sys.excepthook,
-        "sys.settrace": sys.gettrace(),
-        "sys.setprofile": sys.getprofile(),
-        "threading.settrace": getattr(threading, "_trace_hook", None),
-        "threading.setprofile": getattr(threading, "_profile_hook", None),
-        "gc.callbacks": list(gc.callbacks),
-        "warnings.filters": [],
-        **_finders(),
-    }
-    for number in range(1, 32):
-        found[f"signal {number}"] = signal.getsignal(number)
-    for action, message, category, module, line in warnings.filters:
-        shown = [getattr(each, "pattern", each) for each in (message, module)]
-        found[f"warnings.filters {action} {shown} {getattr(category, '__name__', '')} {line}"] = True
-    monitoring = getattr(sys, "monitoring", None)
-    if monitoring is not None:
-        for tool in range(6):
-            found[f"sys.monitoring {tool}"] = monitoring.get_tool(tool)
-    return found
-
-
-def _hookimpls(config, known=()):
-    """Every hook implementation whose function is not ``known``, as (hook, plugin, where)."""
-    found = set()
-    for hook, caller in vars(config.pluginmanager.hook).items():
-        for impl in getattr(caller, "get_hookimpls", list)():
-            if id(getattr(impl.function, "__func__", impl.function)) in known:
-                continue
-            code = _code(impl.function)
-            where = f"{code.co_filename}:{code.co_name}" if code is not None else type(impl.function).__name__
-            found.add((hook, str(impl.plugin_name) if not str(impl.plugin_name).isdigit() else "a plugin", where))
-    return found
-
-
-def _instances(config):
-    """Functions that lie on pytest's own objects, where only classes hold functions."""
-    found = set()
-    for owner in (
-        config,
-        config.pluginmanager,
-        config.hook,
-        getattr(config, "_store", None),
-        config.pluginmanager.get_plugin("session"),
-    ):
-        for key, value in getattr(owner, "__dict__", {}).items():
-            if type(value) is FUNCTION:
-                found.add(f"{type(owner).__name__}.{key}: {value.__code__.co_name}")
-    return found
-
-
-def _clean(text):
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")[:300]
-
-
-class _Observer:
-    """Sees every module of the standard library at the end of its import, before anybody else can touch it."""
-
-    def __init__(self, late):
-        self.late = late
-        self.names = frozenset(getattr(sys, "stdlib_module_names", ())) | {"hypothesis", "_pytest", "pytest", "pluggy"}
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in self.names:
-            return None
-        from importlib.machinery import PathFinder, SourceFileLoader
-
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and type(spec.loader) is SourceFileLoader:
-            spec.loader.__class__ = _observed(SourceFileLoader, self.late)
-        return spec
-
-
-def _observed(base, late):
-    class SourceFileLoader(base):
-        def exec_module(self, module):
-            self.__class__ = base
-            base.exec_module(self, module)
-            late(module)
-
-    return SourceFileLoader
