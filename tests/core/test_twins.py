@@ -87,7 +87,10 @@ def test_no_kind_of_twin_passes(name, kind):
     text = PLAIN[name]
     assert outcome(text) == "passed"
     changed = made(text, kind)
-    assert changed is not None and outcome(changed) == "failed", changed
+    if changed is None:
+        assert (name, kind) == ("boolean", "value")
+    else:
+        assert outcome(changed) == "failed", changed
 
 
 NOT_REACHED = {
@@ -331,11 +334,12 @@ def test_small_suites_are_taken_whole_and_others_give_twenty():
         assert len(job.ids) >= least
 
 
-def test_the_check_on_base_takes_the_same_twins_of_the_ids_that_passed():
+def test_the_check_on_base_takes_the_same_jobs_whole():
+    """An earlier test of the job may leave state behind that lets a twin pass; base must have run it too."""
     tree, sources, body = suite(30, red=(5,))
     jobs = twin_jobs(tree, sources, body, "seed", 0.25)
     again = twin_jobs(tree, sources, body, "seed", 0.25, only=("t0 t.py::test_5", "t2 t.py::test_5"))
-    assert [job.label for job in again] == ["t0", "t2"] and all(job.ids == ("t.py::test_5",) for job in again)
+    assert [job.label for job in again] == ["t0", "t2"] and [job.ids for job in again] == [jobs[0].ids, jobs[2].ids]
     assert again[1].tree.digest == jobs[2].tree.digest
 
 

@@ -37,8 +37,9 @@ def twin_jobs(
     """The jobs of control twins over ``tree``; every id of a job must fail in it.
 
     ``sources`` are the sealed test modules, ``base`` their run on base. ``late``: modules that base cannot collect, with the
-    qualified names of their tests. ``data``: sealed data files. ``only``: of these jobs, just these ``LABEL ID`` (the check on
-    base). ``share`` of the suite's recorded time goes to the sample, never fewer than 20 ids or the whole suite.
+    qualified names of their tests. ``data``: sealed data files. ``only``: just the jobs that hold one of these ``LABEL ID``,
+    whole (the check on base: what earlier tests of the job leave behind must be the same there). ``share`` of the suite's
+    recorded time goes to the sample, never fewer than 20 ids or the whole suite.
     """
     rows = {row.id: row for row in base.tests}
     usable = [row.id for row in base.tests if row.outcome in ("passed", *RED) and row.times == 1]
@@ -56,7 +57,8 @@ def twin_jobs(
                 layers[depth] = [*layers[depth], (path, site, kind, ids)]
     jobs = [_job(f"t{depth}", tree, sources, layer, rows, seed) for depth, layer in enumerate(layers)]
     jobs += _data_jobs(tree, sources, data, [each for each in rows if each in red or each in sample], rows, seed)
-    return [job for job in (_restricted(job, only) for job in jobs) if job.ids]
+    wanted = None if only is None else {each.partition(" ")[0] for each in only}
+    return [job for job in jobs if job.ids and (wanted is None or job.label in wanted)]
 
 
 def _chosen(
@@ -156,15 +158,6 @@ def _made(label: str, tree: Tree, ids: list[str], rows: Mapping[str, TestRow]) -
     modules = {each.partition("::")[0].encode("utf-8", "surrogateescape") for each in ids}
     took = sum(rows[each].duration_us for each in ids if each in rows) // 1_000_000
     return Job(label=label, tree=tree, modules=tuple(sorted(modules)), ids=tuple(ids), wall=SPARE + 10 * took)
-
-
-def _restricted(job: Job, only: Collection[str] | None) -> Job:
-    if only is None:
-        return job
-    wanted = {each.removeprefix(f"{job.label} ") for each in only if each.startswith(f"{job.label} ")}
-    ids = tuple(each for each in job.ids or () if each in wanted or any(one.startswith(each + "[") for one in wanted))
-    modules = {each.partition("::")[0].encode("utf-8", "surrogateescape") for each in ids}
-    return Job(label=job.label, tree=job.tree, modules=tuple(sorted(modules)), ids=ids, wall=job.wall)
 
 
 def _rewritten(tree: Tree, files: Mapping[bytes, bytes]) -> Tree:

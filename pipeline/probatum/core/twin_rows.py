@@ -53,7 +53,7 @@ def _cell(text: Text, row: ast.expr, at: int, width: int, rng: random.Random) ->
         cells = row.elts if isinstance(row, ast.Tuple | ast.List) else []
     if len(cells) != width or not is_literal(cells[at]):
         return ()
-    return shifted(text, cells[at], rng)
+    return shifted(text, cells[at], rng, flip=True)
 
 
 def _last(node: ast.expr) -> str:

@@ -97,12 +97,15 @@ def is_literal(node: ast.expr) -> bool:
     )
 
 
-def shifted(text: Text, node: ast.expr, rng: random.Random) -> tuple[Edit, ...]:
-    """One constant in ``node``, reached through displays only, becomes another of its type; else a display gets one more."""
-    leaves = list(_leaves(node))
+def shifted(text: Text, node: ast.expr, rng: random.Random, flip: bool = False) -> tuple[Edit, ...]:
+    """One constant in ``node``, reached through displays only, becomes another of its type; else a display gets one more.
+
+    Booleans are flipped only where ``flip`` says so: state that an earlier test left behind may well be the other one.
+    """
+    leaves = _leaves(node)
     if leaves:
         leaf = rng.choice(leaves)
-        return (shift(text, leaf, rng),)
+        return (shift(text, leaf, rng, flip),)
     if isinstance(node, ast.List | ast.Tuple | ast.Set) and node.elts:
         return (text.before(node.elts[0], f"{rng.randrange(7001, 9973)}, "),)
     if isinstance(node, ast.List):
@@ -124,20 +127,20 @@ def _leaves(node: ast.expr) -> list[ast.expr]:
     return []
 
 
-def shift(text: Text, node: ast.expr, rng: random.Random) -> Edit:
-    """A constant of the same type that is far from equal: numbers by thousands, strings by a fresh word, booleans flipped."""
+def shift(text: Text, node: ast.expr, rng: random.Random, flip: bool) -> Edit:
+    """A constant of the same type that is far from equal: numbers by thousands, strings by a fresh word."""
     value = ast.literal_eval(node)
     if isinstance(value, str | bytes):
         fresh = f"{'b' if isinstance(value, bytes) else ''}'qz{rng.getrandbits(24):06x}'"
         return Edit(*text.span(node), f"({text.code(node).decode()} {fresh})")
-    return text.over(node, other(value, rng))
+    return text.over(node, other(value, rng, flip))
 
 
-def other(value: object, rng: random.Random) -> str:
+def other(value: object, rng: random.Random, flip: bool) -> str:
     far = rng.randrange(7001, 9973)
-    if isinstance(value, bool):
+    if isinstance(value, bool) and flip:
         return repr(not value)
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return repr(value + far)
     if isinstance(value, float):
         moved = value + far * max(1.0, abs(value))

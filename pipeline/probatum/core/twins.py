@@ -166,6 +166,8 @@ def _value(
 ) -> tuple[Edit, ...]:
     """The expected side made unequal by a fresh constant: in place, where a local name was set, or in parametrize's rows."""
     expected = side[0]
+    if isinstance(expected, ast.Constant) and isinstance(expected.value, bool):
+        return ()  # a fresh object is as unequal, and no other test can have left it behind
     if not isinstance(expected, ast.Name):
         return shifted(text, expected, rng)
     uses = [node for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name) and node.id == expected.id]
