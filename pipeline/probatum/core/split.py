@@ -26,9 +26,9 @@ def split(
     Parts are empty only where there are fewer tests (or files, or classes, when they are kept together) than parts.
     """
     ids = sorted(ids)
-    weights = estimated(ids, known)
     if not keep_together and (uneven := spread(ids, known, parts, _groups)) is not None:
         return tuple(tuple(ids[at] for at in sorted(group)) for group in uneven)
+    weights = estimated(ids, known)
     units: dict[str, list[int]] = {}
     for at, id_ in enumerate(ids):
         units.setdefault(unit_of(id_, keep_together), []).append(at)
@@ -53,13 +53,15 @@ def estimated(ids: Sequence[str], known: Mapping[str, int]) -> list[int]:
     sums: dict[str, list[int]] = {}
     found = [known.get(id_, -1) for id_ in ids]
     if -1 in found:
+        asked = {group for id_, weight in zip(ids, found, strict=True) if weight < 0 for group in _groups(id_)}
         for id_, weight in zip(ids, found, strict=True):
             if weight >= 0:
-                for group in _groups(id_):
+                for group in asked.intersection(_groups(id_)):
                     total = sums.setdefault(group, [0, 0])
                     total[0] += weight
                     total[1] += 1
-        middle = int(median(weight for weight in found if weight >= 0)) if sums else 1
+        recorded = [weight for weight in found if weight >= 0]
+        middle = int(median(recorded)) if recorded else 1
         for at, weight in enumerate(found):
             if weight < 0:
                 near = next((sums[group] for group in _groups(ids[at]) if group in sums), None)
@@ -67,15 +69,10 @@ def estimated(ids: Sequence[str], known: Mapping[str, int]) -> list[int]:
     return [max(1, weight) for weight in found]
 
 
-def _groups(id_: str) -> list[str]:
-    """The groups of an id, nearest first: function, class (each nesting), file."""
+def _groups(id_: str) -> tuple[str, str, str]:
+    """The groups of an id, nearest first: function, innermost class, file (twice where there is no class)."""
     stem = id_.partition("[")[0]
-    groups = [stem]
-    at = stem.rfind("::")
-    while at > 0:
-        groups.append(stem[:at])
-        at = stem.rfind("::", 0, at)
-    return groups
+    return stem, stem.rpartition("::")[0], stem.partition("::")[0]
 
 
 def lower_bound(weights: Sequence[int], parts: int) -> int:

@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-RUNS = 96
+RUNS = 64
 """Invented runs that every candidate is tried on."""
-WORTH = 0.9
+WORTH = 0.95
 """A candidate is taken when its mean longest part is this much shorter than the even mix's."""
-Groups = Callable[[str], list[str]]
+Groups = Callable[[str], Sequence[str]]
 """The groups that an id belongs to, nearest first."""
 Dice = Callable[[], float]
+FEWEST = 6
+"""Below so many parts an even mix is as good: there is little to choose from."""
 SHARES = (8, 6, 5, 4, 3, 2)
 ROOMS = (0.0, 0.5, 1.0)
 FAMILY = 4
@@ -51,18 +53,19 @@ def spread(ids: Sequence[str], known: Mapping[str, int], parts: int, groups_of: 
     """Positions of ``ids`` in ``parts`` groups, or None where an even mix is as good. Deterministic."""
     recorded = [(known[id_], at) for at, id_ in enumerate(ids) if id_ in known]
     total = sum(weight for weight, _ in recorded)
-    if parts < 2 or not total or len(recorded) == len(ids):
+    if parts < FEWEST or not total or len(recorded) == len(ids):
         return None
     unknown = _unknown(ids, known, total * len(ids) / len(recorded) / parts / 20, groups_of)
     if not unknown.runs:
         return None
+    longest = max(recorded)[0]
     best = even = math.inf
     chosen, room = None, 0.0
     for count in sorted({max(1, parts * share // 8) for share in SHARES}, reverse=True):
         deal = _deal(unknown, count)
         usual = sum(map(max, deal.late)) / RUNS
         for share in ROOMS:
-            score = _score(deal, parts, total, usual * share)
+            score = _score(deal, parts, total, usual * share, longest)
             even = min(even, score) if count == parts and not share else even
             if score < best:
                 best, chosen, room = score, deal, usual * share
@@ -84,13 +87,14 @@ def spread(ids: Sequence[str], known: Mapping[str, int], parts: int, groups_of: 
 def _unknown(ids: Sequence[str], known: Mapping[str, int], long: float, groups_of: Groups) -> Unknown:
     families: dict[str, list[int]] = {"": [known[id_] for id_ in ids if id_ in known]}
     wanted: dict[str, list[int]] = {}
-    missing = [at for at, id_ in enumerate(ids) if id_ not in known]
+    missing = [(at, groups_of(id_)) for at, id_ in enumerate(ids) if id_ not in known]
+    asked = {group for _, groups in missing for group in groups}
     for id_ in ids:
         if id_ in known:
-            for group in groups_of(id_):
+            for group in asked.intersection(groups_of(id_)):
                 families.setdefault(group, []).append(known[id_])
-    for at in missing:
-        near = next((group for group in groups_of(ids[at]) if len(families.get(group, ())) >= FAMILY), "")
+    for at, groups in missing:
+        near = next((group for group in groups if len(families.get(group, ())) >= FAMILY), "")
         wanted.setdefault(near, []).append(at)
     usual: dict[int, float] = {}
     mean: dict[int, float] = {}
@@ -105,7 +109,7 @@ def _unknown(ids: Sequence[str], known: Mapping[str, int], long: float, groups_o
         mean |= dict.fromkeys(members, sum(values) / len(values))
         if rare:
             chances.append((members, len(rare) / len(values), [value - base for value in rare]))
-    order = tuple(sorted(missing, key=lambda at: (-mean[at], at)))
+    order = tuple(sorted((at for at, _ in missing), key=lambda at: (-mean[at], at)))
     if not chances:
         return Unknown(order, usual, mean, ())
     dice = random.Random(len(ids)).random
@@ -115,9 +119,16 @@ def _unknown(ids: Sequence[str], known: Mapping[str, int], long: float, groups_o
 def _surprises(chances: Sequence[tuple[list[int], float, list[float]]], dice: Dice) -> Iterator[tuple[int, float]]:
     """Which unknown tests turn out otherwise than their family usually does, and by how much."""
     for members, share, surprises in chances:
-        for at in members:
-            if dice() < share:
+        if share >= 1:
+            for at in members:
                 yield at, surprises[int(dice() * len(surprises))]
+            continue
+        scale, index = math.log1p(-share), -1
+        while True:  # how many are passed over, in one throw
+            index += 1 + int(math.log(1 - dice()) / scale)
+            if index >= len(members):
+                break
+            yield members[index], surprises[int(dice() * len(surprises))]
 
 
 def _deal(unknown: Unknown, count: int) -> Deal:
@@ -139,12 +150,12 @@ def _deal(unknown: Unknown, count: int) -> Deal:
     return Deal(where, tuple(loads), tuple(late))
 
 
-def _score(deal: Deal, parts: int, total: int, room: float) -> float:
+def _score(deal: Deal, parts: int, total: int, room: float, longest: int) -> float:
     """The mean longest part over the invented runs, when the known tests fill up what the unknown leave free."""
     others = parts - len(deal.loads)
     level = _level([*(load + room for load in deal.loads), *[0.0] * others], total)
     base = [max(load, level - room) for load in deal.loads]
-    floor = level if others else 0.0
+    floor = max(level if others else 0.0, longest)
     return float(sum(max(floor, *map(operator.add, base, row)) for row in deal.late)) / RUNS
 
 
