@@ -156,7 +156,7 @@ def bench_probe(args: argparse.Namespace) -> None:
             repo = Path(folder) / f"repo-{count}"
             body = f"import pytest\n\n\n@pytest.mark.parametrize('n', range({count}))\ndef test_n(n):\n    assert n >= 0\n"
             toy.strict(repo)
-            toy.patch(repo, {"tests/proposed/test_many.py": body})
+            toy.patch(repo, {"src/thing.py": toy.MENDED, "tests/proposed/test_many.py": body})
             out = Path(folder) / f"out-{count}"
             where = ["--repo", str(repo), "--base", "main", "--head", "agent", "--out", str(out)]
             subprocess.run([*toy.PROBATUM, "shards", "plan", "--shards", "1", *where], check=True, **QUIET)
