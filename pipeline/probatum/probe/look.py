@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 import sys
 from operator import attrgetter, is_
 from typing import Any
@@ -163,7 +164,10 @@ class Observer:
 
     def __init__(self, late: Any) -> None:
         self.late = late
-        self.names = frozenset(getattr(sys, "stdlib_module_names", ())) | {"hypothesis", "_pytest", "pytest", "pluggy"}
+        names = getattr(sys, "stdlib_module_names", None)
+        if names is None:  # before Python 3.10
+            names = [name.partition(".")[0] for name in os.listdir(os.path.dirname(os.__file__))]
+        self.names = frozenset(names) | {"hypothesis", "_pytest", "pytest", "pluggy"}
 
     def find_spec(self, name: Any, path: Any = None, target: Any = None) -> Any:
         if name.partition(".")[0] not in self.names:
