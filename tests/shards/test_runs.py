@@ -294,3 +294,28 @@ def test_as_a_check_of_the_gate(tmp_path: Path) -> None:
     toy.commit(place.repo, {"tests/proposed/test_red.py": "def test_red():\n    assert 0\n"})
     code, decision, said = toy.gate(place.repo, tmp_path / "ci_out")
     assert code == 1 and "shards/failed" in toy.ids(decision, "shards"), said
+
+
+def test_src_score_s_real_run_is_split_by_the_same_plan(tmp_path: Path) -> None:
+    policy = "version: 1\nchecks:\n  oracle_integrity: {}\n  src_score: {shards: 2}\n  flake_lease: {}\n"
+    more = "from src.thing import double\n"
+    more += "".join(f"\n\ndef test_{n}():\n    assert double({n}) == {2 * n}\n" for n in (2, 0))
+    place = Place(
+        tmp_path,
+        {},
+        {
+            "ci/gate.yaml": policy,
+            "tests/sealed/test_more.py": more,
+            "tests/sealed/MANIFEST.txt": "tests/sealed/test_more.py\ntests/sealed/test_thing.py\n",
+        },
+    )
+    code, _, said = toy.gate(place.repo, tmp_path / "ci_out")
+    assert code == 0, said
+    parts = [
+        json.loads((tmp_path / "ci_out" / f"suite.run{end}.json").read_text())["predicate"]["body"] for end in ("0", "1", "")
+    ]
+    ran = [sorted(row["id"] for row in part["tests"]) for part in parts]
+    assert ran[0] and ran[1] and sorted(ran[0] + ran[1]) == ran[2] and len(ran[2]) == 4
+    toy.commit(place.repo, {"src/thing.py": "def double(n):\n    return n * 2 if n else 1\n"})
+    code, decision, said = toy.gate(place.repo, tmp_path / "ci_out")
+    assert code == 1 and toy.ids(decision, "src_score") == {"src_score/newly-red"}, said

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,7 +11,7 @@ from ..core.check import Have
 from ..core.lease_plan import SkipsBody, book_of
 from ..core.leases import Malformed, expected_red
 from ..core.records import PatchBody, SuiteBody, TestRow
-from ..core.score_plan import PARTS, plan, proposed_paths, read
+from ..core.score_plan import MOST, PARTS, plan, proposed_paths, read
 from ..core.verdict import Finding, Verdict
 
 __all__ = ["BODIES", "RECORDS", "Options", "judge", "plan", "read"]
@@ -30,10 +30,11 @@ class Twins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``known_failures``: what tests get that fail on base and still fail."""
+    """``known_failures``: what tests get that fail on base and still fail. ``shards``: parts of the real run, at once."""
 
     known_failures: Literal["strict", "no-worse-than-base"] = "strict"
     twins: Twins = Twins()
+    shards: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = 1
 
 
 def judge(have: Have, options: Options, now: int) -> list[Finding]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import PolicyError
-from .canonical import escape, unescape
+from .canonical import digest_of, escape, unescape
 from .check import Have, Note, Patch
 from .records import PatchBody, SuiteBody
+from .shard_score import all_there, joined, score_jobs
 from .stage import End, Outcome, Stage, Tree
 from .suite import Job, base_tree, scored_tree, suite_stage
 from .table import self_referential
 from .testimony import folded, parse, parse_jobs
 from .twin_plan import real_tree, twin_jobs
 
-PARTS = ("base", "run", "twins", "twincheck", "recheck", "proposed", "proposedbase")
+MOST = 32
+"""Shards of the real run; one more holds the modules that base cannot collect."""
+PARTS = (
+    *("base", "run", "twins", "twincheck", "recheck", "proposed", "proposedbase"),
+    *(f"run{index}" for index in range(MOST + 1)),
+)
 FOLDED = ("twins", "twincheck")
 RED = ("failed", "error")
 DATA = (b".json", b".csv", b".yaml", b".yml", b".toml", b".txt")
@@ -39,7 +45,7 @@ def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
     after = scored_tree(patch, patch.class_of)
     sources = {path: patch.read(patch.sealed.files[path].oid) for path in patch.modules}
     real = real_tree(after, sources, patch.seed)
-    yield suite_stage(patch, "run", [Job(label="", tree=real, modules=patch.modules)], trust="candidate")
+    yield from _run(patch, have, base, score_jobs(real, patch.modules, base, _shards(patch)))
     yield from _twins(patch, have, before, after, sources)
     yield from _proposed(patch, record, before, after)
     if "suite.run" in have:
@@ -47,6 +53,19 @@ def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
         if red:
             job = Job(label="", tree=before, modules=patch.modules, ids=red)
             yield suite_stage(patch, "recheck", [job], trust="base")
+
+
+def _run(patch: Patch, have: Have, base: SuiteBody, jobs: Sequence[Job]) -> Iterator[Stage | Note]:
+    """The real run: one stage, or one a shard and a record that joins them."""
+    if len(jobs) == 1:
+        yield suite_stage(patch, "run", jobs, trust="candidate")
+        return
+    stages = [suite_stage(patch, f"run{index}", [job], trust="candidate") for index, job in enumerate(jobs)]
+    yield from stages
+    bodies = all_there(jobs, have, "run")
+    if bodies is not None:
+        digest = digest_of([stage.digest for stage in stages])
+        yield Note(kind="suite", part="run", body=joined(base, bodies), input_digest=digest)
 
 
 def _twins(patch: Patch, have: Have, before: Tree, after: Tree, sources: Mapping[bytes, bytes]) -> Iterator[Stage | Note]:
@@ -111,6 +130,11 @@ def _proposed(patch: Patch, record: PatchBody, before: Tree, after: Tree) -> Ite
     for part, tree in (("proposed", after), ("proposedbase", before)):
         job = Job(label="", tree=tree.with_files(files), modules=modules)
         yield suite_stage(patch, part, [job], trust="candidate")
+
+
+def _shards(patch: Patch) -> int:
+    options: Any = patch.policy.checks.get("src_score", {})
+    return int(options.get("shards", 1))
 
 
 def _share(patch: Patch) -> float:
