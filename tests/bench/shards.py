@@ -152,6 +152,7 @@ def bench_plan(args: argparse.Namespace) -> None:
 def bench_probe(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         took: dict[tuple[str, int], float] = {}
+        bare = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         for count in (500, 2500):
             repo = Path(folder) / f"repo-{count}"
             body = f"import pytest\n\n\n@pytest.mark.parametrize('n', range({count}))\ndef test_n(n):\n    assert n >= 0\n"
@@ -168,7 +169,8 @@ def bench_probe(args: argparse.Namespace) -> None:
                 wall = json.loads((out / "shard-0.json").read_text())["wall_us"] / 1e6
                 took["probe", count] = min(wall, took.get(("probe", count), 1e9))
                 began = time.perf_counter()
-                subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=repo, check=True, **QUIET)
+                plain = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+                subprocess.run(plain, cwd=repo, env=bare, check=True, **QUIET)
                 took["plain", count] = min(time.perf_counter() - began, took.get(("plain", count), 1e9))
         for way in ("plain", "probe"):
             slope = (took[way, 2500] - took[way, 500]) / 2 * 1000

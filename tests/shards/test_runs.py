@@ -316,6 +316,6 @@ def test_src_score_s_real_run_is_split_by_the_same_plan(tmp_path: Path) -> None:
     ]
     ran = [sorted(row["id"] for row in part["tests"]) for part in parts]
     assert ran[0] and ran[1] and sorted(ran[0] + ran[1]) == ran[2] and len(ran[2]) == 4
-    toy.commit(place.repo, {"src/thing.py": "def double(n):\n    return n * 2 if n else 1\n"})
+    toy.commit(place.repo, {"src/thing.py": "def double(n):\n    return n * 2 if n != 1 else 0\n"})
     code, decision, said = toy.gate(place.repo, tmp_path / "ci_out")
     assert code == 1 and toy.ids(decision, "src_score") == {"src_score/newly-red"}, said
