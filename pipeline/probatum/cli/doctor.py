@@ -122,7 +122,7 @@ def _uv() -> Iterator[Line]:
 
 
 def _cache() -> Iterator[Line]:
-    from ..host.drive import cache_folder
+    from ..host.git import cache_folder
 
     folder = cache_folder()
     try:
@@ -140,7 +140,7 @@ def _cache() -> Iterator[Line]:
 
 
 def _disk() -> Iterator[Line]:
-    from ..host.drive import cache_folder
+    from ..host.git import cache_folder
 
     for name, folder in (("cache", cache_folder()), ("scratch", Path(tempfile.gettempdir()))):
         while not folder.exists():

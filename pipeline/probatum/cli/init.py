@@ -38,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     from ..core.seal import render, rules_of
     from ..errors import UsageError
     from ..host import workfile
-    from ..host.drive import cache_folder, load
+    from ..host.drive import load
     from ..host.env_python import own
+    from ..host.git import cache_folder
     from ..host.workspace import Workspace
     from . import init_files
     from .seal import head_tree, pin_head

@@ -30,7 +30,8 @@ def trial(
     """
     from ..gate import Request
     from ..host.cache import cache_key
-    from ..host.drive import cache_folder, gate
+    from ..host.drive import gate
+    from ..host.git import cache_folder
     from ..report.terminal import Progress
 
     work = Path(tempfile.mkdtemp(prefix="probatum-init-"))

@@ -97,7 +97,7 @@ def revision(top: Path, rev: str) -> Iterator[Sealed]:
     import time
 
     from ..core.lease_plan import SealedFiles
-    from ..host.drive import cache_folder
+    from ..host.git import cache_folder
     from ..host.observe import sealed_oracle
     from ..host.workspace import Workspace
 

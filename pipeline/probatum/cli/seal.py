@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from ..core.seal import parse_seal, render
     from ..errors import Exit
     from ..host import workfile
-    from ..host.drive import cache_folder
+    from ..host.git import cache_folder
     from ..host.workspace import Workspace
 
     with Workspace(args.repo, cache_folder()) as workspace:

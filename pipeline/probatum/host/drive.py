@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -9,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from types import FrameType
@@ -19,55 +20,44 @@ import anyio
 from .. import checks
 from .. import gate as steps
 from ..core import canonical
-from ..core.check import Note
+from ..core.check import Note, Patch
 from ..core.policy import BUILT_IN, Policy
-from ..core.records import Decision
-from ..core.stage import Engine, Place, Runtime, Tree
+from ..core.records import Decision, PatchBody
+from ..core.stage import Engine, Place, Runtime
 from ..core.suite import probe_tree
 from ..errors import EngineUnavailable, UsageError
 from . import env
-from .observe import look, observe
+from .git import cache_folder
+from .observe import Base, look, observe
 from .tree import Trees
 from .workspace import Workspace
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
-def cache_folder() -> Path:
-    """``$PROBATUM_CACHE``, else ``$XDG_CACHE_HOME/probatum``, else ``~/.cache/probatum``."""
-    named = os.environ.get("PROBATUM_CACHE")
-    if named:
-        return Path(named).absolute()
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "probatum"
+@contextlib.contextmanager
+def hosted(repo: Path) -> Iterator[tuple[Workspace, Path]]:
+    """The repository's workspace and an empty work folder; on leaving, nothing of either is left.
 
-
-def gate(request: steps.Request, progress: steps.Progress) -> Decision:
-    """One gate from request to decision. Raises ProbatumError where it could not judge, KeyboardInterrupt on ^C or SIGTERM."""
+    SIGTERM ends it as a ^C does. A disk that is full or broken is an EngineUnavailable.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
-    cache = cache_folder()
     work = Path(tempfile.mkdtemp(prefix="probatum-"))
     try:
-        with Workspace(request.repo, cache) as workspace:
-            return _gate(request, progress, workspace, cache, work)
+        with Workspace(repo, cache_folder()) as workspace:
+            yield workspace, work
     except OSError as error:
         if error.errno in DISK:
             where = str(error.filename or work)
-            raise EngineUnavailable(where, error.strerror or "disk error", "make room and run the gate again") from None
+            raise EngineUnavailable(where, error.strerror or "disk error", "make room and run it again") from None
         raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _gate(request: steps.Request, progress: steps.Progress, workspace: Workspace, cache: Path, work: Path) -> Decision:
-    now, seed = int(time.time()), secrets.token_hex(16)
-    base = look(workspace, request.base or None, request.head or None, load)
-    if base.source == BUILT_IN:
-        progress.note(f"no ci/gate.yaml at base: the {BUILT_IN} applies")
-    built = env.environment(base.policy, base.base, workspace.objects.read, cache)
-    for line in built.notes:
-        progress.note(line)
-    patch, body = observe(
+def observed(workspace: Workspace, base: Base, built: env.Built) -> tuple[Patch, PatchBody]:
+    """The patch as the checks plan from it, on the environment ``built``, with a fresh seed and this moment's clock."""
+    return observe(
         workspace,
         base,
         environment=built.runtime,
@@ -76,17 +66,34 @@ def _gate(request: steps.Request, progress: steps.Progress, workspace: Workspace
         installed=built.names,
         inputs=built.inputs,
         self_import=built.self_import,
-        seed=seed,
-        now=now,
+        seed=secrets.token_hex(16),
+        now=int(time.time()),
     )
-    digest = canonical.digest_of([base.source, steps.plain(base.policy)])
-    note = Note(kind="patch", part="", body=body, input_digest=canonical.digest_of([base.base.digest, base.merged.digest]))
-    seen = steps.Seen(patch=patch, note=note, policy_source=base.source, policy_digest=digest)
-    runtime, place = env.gate_place()
-    trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
-    places = env.places((runtime, place), (built.runtime, built.place))
-    engine = choose_engine(request.engine, base.policy, trees, places, cache)
-    return anyio.run(steps.run, request, seen, engine, runtime, progress)
+
+
+def policy_digest(base: Base) -> str:
+    """What every record of a gate names as its policy: where it stands, and what it says."""
+    return canonical.digest_of([base.source, steps.plain(base.policy)])
+
+
+def gate(request: steps.Request, progress: steps.Progress) -> Decision:
+    """One gate from request to decision. Raises ProbatumError where it could not judge, KeyboardInterrupt on ^C or SIGTERM."""
+    with hosted(request.repo) as (workspace, work):
+        base = look(workspace, request.base or None, request.head or None, load)
+        if base.source == BUILT_IN:
+            progress.note(f"no ci/gate.yaml at base: the {BUILT_IN} applies")
+        cache = cache_folder()
+        built = env.environment(base.policy, base.base, workspace.objects.read, cache)
+        for line in built.notes:
+            progress.note(line)
+        patch, body = observed(workspace, base, built)
+        note = Note(kind="patch", part="", body=body, input_digest=canonical.digest_of([base.base.digest, base.merged.digest]))
+        seen = steps.Seen(patch=patch, note=note, policy_source=base.source, policy_digest=policy_digest(base))
+        runtime, place = env.gate_place()
+        trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
+        places = env.places((runtime, place), (built.runtime, built.place))
+        engine = choose_engine(request.engine, base.policy, trees, places, cache)
+        return anyio.run(steps.run, request, seen, engine, runtime, progress)
 
 
 def load(data: bytes) -> Policy:

@@ -17,7 +17,8 @@ from ..core.shards import FieldMissing, Manifest, ShardPlan, parse
 from ..core.verdict import Finding, Verdict
 from ..errors import EvidenceCorrupt, ProbatumError, UsageError
 from . import sign
-from .drive import cache_folder, load
+from .drive import load
+from .git import cache_folder
 from .workspace import Workspace
 
 PLAN = "plan.json"

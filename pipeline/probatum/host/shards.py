@@ -30,7 +30,8 @@ from ..core.suite import probe_tree
 from ..core.testimony import parse as read_report
 from ..errors import EngineUnavailable, EvidenceCorrupt, Exit, PolicyError, ProbatumError
 from . import env
-from .drive import DISK, cache_folder, choose_engine, load, probe_files
+from .drive import DISK, choose_engine, load, probe_files
+from .git import cache_folder
 from .observe import look, observe
 from .shard_files import PLAN, write
 from .tree import Trees
