@@ -34,6 +34,7 @@ COMMANDS: dict[str, Command] = {
     "explain": Command("explain", "print the page of a check or finding, or the policy's keys and defaults"),
     "shards": Command("shards", "split a suite, run the parts, prove that their union is the plan"),
     "replay": Command("replay", "run the suite from a cold state, once, and admit the record of it", sandbox=True),
+    "images": Command("images", "lock, check and list the pinned images and their archives"),
     "doctor": Command("doctor", "say what this machine lacks, and where the required check could be imitated"),
     "demo": Command("demo", "gate an honest patch and two hostile ones in a toy repository", sandbox=True),
     "judge": Command("judge", "inner step of gate: compute one verdict from the evidence alone"),

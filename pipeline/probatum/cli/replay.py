@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ def _subject(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repo", type=Path, default=Path("."), metavar="DIR", help="the repository (this folder)")
     parser.add_argument("--base", default="", metavar="REV", help="the target's tip (the remote's default branch, else main)")
     parser.add_argument("--head", default="", metavar="REV", help="the candidate commit (HEAD)")
+    parser.add_argument(
+        "--images", type=Path, metavar="DIR", help="archives of pinned images ($PROBATUM_IMAGES, else the cache)"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -44,6 +48,7 @@ def _run(args: argparse.Namespace) -> int:
     from ..host import replay
     from ..report.terminal import plain
 
+    _images(args)
     order = replay.Order(
         repo=args.repo,
         base=args.base,
@@ -68,12 +73,18 @@ def _admit(args: argparse.Namespace) -> int:
     from ..host import replay
     from ..report.terminal import plain
 
+    _images(args)
     findings = replay.admit(args.file, args.repo, args.base, args.head, args.ledger)
     first = next((one for one in findings if one.verdict is not Verdict.PASS), None)
     shown = first or findings[0]
     remedy = f"; {shown.remedy}" if shown.remedy else ""
     print(plain(f"{shown.id}: {shown.reason}{remedy}"))
     return Exit.PASS if first is None else Exit.BLOCK
+
+
+def _images(args: argparse.Namespace) -> None:
+    if args.images is not None:
+        os.environ["PROBATUM_IMAGES"] = str(args.images)
 
 
 def _show(args: argparse.Namespace) -> int:

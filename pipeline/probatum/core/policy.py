@@ -40,6 +40,8 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What candidate code runs on. One of ``lock`` (requirements file, uv.lock or pylock.toml), ``packages`` or ``image``;
     none: base's lock or requirements where they are found, else a pinned pytest.
 
+    ``archive``: the file or folder below the folder of images that holds ``image``; found by digest where nothing is named.
+
     ``metadata: false`` leaves the gated project's own metadata out. ``extras`` and ``groups`` choose from pyproject.toml
     and uv.lock.
     """
@@ -50,6 +52,7 @@ class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     extras: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     image: str = ""
+    archive: str = ""
     metadata: bool = True
 
 

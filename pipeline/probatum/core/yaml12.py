@@ -14,7 +14,7 @@ from typing import Any, get_args
 import msgspec
 
 from ..errors import PolicyError
-from . import globs
+from . import globs, images
 from .policy import FILE, Paths, Policy
 
 SIZE, DEPTH, NODES = 64 << 10, 16, 5_000
@@ -315,3 +315,9 @@ def _check_rest(policy: Policy, lines: Lines) -> None:
     chosen = [name for name in ("lock", "packages", "image") if getattr(policy.environment, name)]
     if len(chosen) > 1:
         raise lines.error(("environment", chosen[1]), f"environment names {' and '.join(chosen)}", "keep one of them")
+    image, archive = policy.environment.image, policy.environment.archive
+    if image and images.wrong(image):
+        raise lines.error(("environment", "image"), images.wrong(image), images.REMEDY)
+    if archive and (not image or archive.startswith("/") or ".." in archive.split("/") or "\0" in archive):
+        what = f"environment.archive: {archive!r} is no file below the folder of images, or there is no image"
+        raise lines.error(("environment", "archive"), what, "write it relative to --images, beside image")

@@ -49,13 +49,16 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
 
 
-def environment(policy: Policy, base: Tree, read: Callable[[str], bytes], cache: Path) -> Built:
+def environment(policy: Policy, base: Tree, read: Callable[[str], bytes], cache: Path, archives: Path | None = None) -> Built:
     """The environment that base's policy and files call for, from the cache or built now.
 
-    ``read`` gives a blob by object id; ``cache`` is the gate's cache folder. Nothing of base is executed: what a build would
+    ``read`` gives a blob by object id; ``cache`` is the gate's cache folder; ``archives`` holds images (``cache/images``).
+    Nothing of base is executed: what a build would
     compute (versions, entry points, version files) is read from its files. Raises PolicyError where base names what it has
     not, EngineUnavailable where the environment cannot be built here.
     """
+    if policy.environment.image:
+        return _image(policy, base, read, cache, archives or cache / "images")
     uv = find_uv()
     files = Files(base, read)
     python = find(policy.environment.python, uv)
@@ -93,6 +96,18 @@ def environment(policy: Policy, base: Tree, read: Callable[[str], bytes], cache:
         names=frozenset(info.names) | frozenset(python.stdlib),
         generated=generated, python=info.python, pytest=info.pytest, packages=info.packages,
         self_import=info.project, notes=(*info.notes, *project.notes), inputs=want.inputs,
+    )  # fmt: skip
+
+
+def _image(policy: Policy, base: Tree, read: Callable[[str], bytes], cache: Path, archives: Path) -> Built:
+    from . import env_image
+
+    image = env_image.environment(policy.environment, base, read, cache, archives)
+    info = image.info
+    return Built(
+        runtime=image.runtime, place=image.place, names=frozenset(info.names) | frozenset(sys.stdlib_module_names),
+        generated=image.generated, python=info.python, pytest=info.pytest, packages=info.packages, self_import=(),
+        notes=("the environment is the pinned image; the project's own metadata is not in it",), inputs=(),
     )  # fmt: skip
 
 

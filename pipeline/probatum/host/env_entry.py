@@ -55,10 +55,11 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def entry(envs: Path, key: str, build: Callable[[Path], bytes]) -> Path:
+def entry(envs: Path, key: str, build: Callable[[Path], bytes], *, modes: bool = False) -> Path:
     """The verified entry ``envs/key``; ``build(folder)`` fills ``folder/env`` and returns info's bytes when there is none.
 
-    A damaged entry is removed and built again. Two gates at once: the second waits for the first and takes its entry.
+    ``modes``: the files keep the modes that ``build`` gave them. A damaged entry is removed and built again. Two gates at
+    once: the second waits for the first and takes its entry.
     """
     place = private(envs) / key
     if _whole(place):
@@ -73,7 +74,8 @@ def entry(envs: Path, key: str, build: Callable[[Path], bytes]) -> Path:
         work.mkdir(mode=0o700)
         try:
             info = build(work)
-            _open_up(work / "env")
+            if not modes:
+                _open_up(work / "env")
             content, stamp = _content(work / "env"), _stamp(work / "env")
             (work / "info.json").write_bytes(info)
             (work / "content").write_text(content)

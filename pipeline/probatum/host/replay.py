@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +27,9 @@ from ..core.suite import probe_tree
 from ..core.verdict import Finding
 from ..errors import EngineUnavailable, Exit, PolicyError, ProbatumError
 from . import env, received, replay_files, sign
-from .drive import DISK, cache_folder, choose_engine, load, probe_files
+from .drive import DISK, choose_engine, load, probe_files
+from .git import cache_folder
+from .interrupt import like_interrupt
 from .observe import Base, look, observe
 from .replay_files import RECORD, Ledger, LockedLedger
 from .tree import Trees
@@ -105,6 +106,7 @@ class _Run:
         """Build, run, read, write. On an interrupt nothing is written."""
         if self.base.conflict:
             raise NotReplayed("cold_replay", "base and head do not merge", "rebase the patch on its base")
+        replay_files.replaceable(self.order.out)
         draft = _observed(self.workspace, self.base, None)
         began = self.begin(draft)
         replay_files.void(self.order.out)
@@ -121,7 +123,7 @@ class _Run:
         cold = cold_folder(self.work)
         started = time.time_ns() // 1000
         caches = {f"cache/{name}".rstrip("/"): _entries(cold / name) for name in CACHES}
-        built = env.environment(self.base.policy, self.base.base, self.workspace.objects.read, cold)
+        built = env.environment(self.base.policy, self.base.base, self.workspace.objects.read, cold, cache_folder() / "images")
         for line in built.notes:
             self.say(line)
         patch = _observed(self.workspace, self.base, built)
@@ -200,7 +202,7 @@ def run(order: Order, say: Callable[[str], None]) -> tuple[Admission, str]:
     Raises NotReplayed where no replay is left, EngineUnavailable where there is no record to write, KeyboardInterrupt on ^C
     or SIGTERM: then nothing is written, and what was begun stays counted.
     """
-    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGINT))
+    like_interrupt()
     if order.key is not None:
         sign.load_key(order.key)
     work = Path(tempfile.mkdtemp(prefix="probatum-"))

@@ -67,15 +67,20 @@ def beside(out: Path) -> Path:
     return out.with_name(out.name + LEDGER)
 
 
-def void(out: Path) -> None:
-    """The record in ``out`` is void before the next replay begins. Raises UsageError for a file that is no record."""
+def replaceable(out: Path) -> None:
+    """Raises UsageError for a file that is no record: it would be lost."""
     if not os.path.lexists(out):
         return
     try:
         evidence.unseal(content(out), Admission, out.name)
     except (OSError, EvidenceCorrupt):
         raise UsageError(f"--out {out}", "is there and is no admission record", "name another file, or move it away") from None
-    out.unlink()
+
+
+def void(out: Path) -> None:
+    """The record in ``out`` is void before the next replay begins."""
+    replaceable(out)
+    out.unlink(missing_ok=True)
     out.with_name(out.name + sign.SUFFIX).unlink(missing_ok=True)
 
 
