@@ -88,6 +88,29 @@ def test_the_law(data: st.DataObject, count: int, shards: int) -> None:
     assert (law(plan, manifests, ()) == []) == exact_cover(plan, manifests)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("commit", "d" * 40), ("base", "d" * 40), ("merged_tree", "d" * 40), ("plan_digest", "sha256:0"), ("run", "s")),
+        *(
+            ("shards", 7),
+            ("index", 7),
+            ("index", 0),
+            ("status", "cancelled"),
+            ("attempts", 2),
+            ("attempts", 0),
+            ("collected", 0),
+        ),
+        *(("retried", ("x",)), ("quarantined", ("x",)), ("node_ids", ()), ("end", End("exited", 1))),
+    ],
+)
+def test_one_wrong_field_in_a_good_set_is_enough(field: str, value: Any) -> None:
+    plan = kit.made()
+    good = kit.all_of(plan)
+    assert law(plan, good, ()) == []
+    assert law(plan, [good[0], msgspec.structs.replace(good[1], **{field: value}), good[2]], ()) != []
+
+
 def exact_cover(plan: ShardPlan, manifests: list[Manifest]) -> bool:
     """The law again, in the fewest words."""
     mine = {found.index: found for found in manifests}
