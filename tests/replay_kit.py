@@ -26,7 +26,6 @@ REALITY = Reality(
     hook_version=1,
     hook_changed="",
     suite="sealed",
-    subject=SUBJECT,
     alone=False,
 )
 

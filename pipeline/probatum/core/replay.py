@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .check import Patch
-from .evidence import Predicate, rfc3339
+from .evidence import Predicate, Subject, rfc3339
 from .globs import compiled, text
-from .policy import FILE
+from .policy import FILE, Policy
 from .records import Body
-from .replay_ledger import subject_of
+from .replay_ledger import Asked, subject_of
 from .stage import Outcome, Runtime, Stage, Tree
 from .suite import PROBE, Job, scored_tree, suite_stage, whole_tree
 from .testimony import parse
@@ -21,34 +21,6 @@ from .testimony import parse
 SCHEMA = "admission/v1"
 TICK = 20_000
 """Microseconds: the kernel's clock tick, in which processes' starts are told, and a little more."""
-
-Kind = Literal["product", "infrastructure"]
-
-
-class Fact(msgspec.Struct, frozen=True):
-    """Something that the engine's side of a replay can say, and what a failure with it is."""
-
-    where: str
-    fact: str
-    kind: Kind
-    words: str
-
-
-FACTS = (
-    Fact("environment", "unavailable", "infrastructure", "the package index or the installer failed"),
-    Fact("engine", "unavailable", "infrastructure", "the engine did not open, or was lost"),
-    Fact("launcher", "silent", "infrastructure", "no record from the launcher itself"),
-    Fact("launcher", "setup", "infrastructure", "the launcher could not start the command"),
-    Fact("command", "exited", "product", "the command ended by itself, with whatever status"),
-    Fact("command", "signalled", "product", "the command died of a signal, whichever"),
-    Fact("command", "over", "product", "the command passed a limit of its own stage"),
-)
-"""Which failures may be replayed. No row looks at an exit status, a signal number or a word: candidate code can make those."""
-
-
-def kind_of(where: str, fact: str) -> Kind:
-    """What a failure is. One that the table does not know is the product's, which is never replayed."""
-    return next((row.kind for row in FACTS if (row.where, row.fact) == (where, fact)), "product")
 
 
 class ColdLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="r", tag="cold"):
@@ -131,7 +103,6 @@ class Reality(Body, frozen=True, kw_only=True):
     hook_version: int
     hook_changed: str
     suite: str
-    subject: str
     alone: bool
 
 
@@ -149,10 +120,18 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runner_image: Annotated[str, msgspec.Meta(pattern=r"^(|[^@\s]+@sha256:[0-9a-f]{64})$")] = ""
 
 
-def options_of(patch: Patch) -> Options:
+def options_of(policy: Policy) -> Options:
     """Base's options of cold_replay; the defaults where its policy does not name the check."""
-    given = {key: item for key, item in patch.policy.checks.get("cold_replay", {}).items() if key not in ("off", "because")}
+    given = {key: item for key, item in policy.checks.get("cold_replay", {}).items() if key not in ("off", "because")}
     return msgspec.convert(given, Options)
+
+
+def asked(subject: Subject, policy: Policy, change: str) -> Asked:
+    """Who wants to replay what: base, merged tree and what base's policy says of replays make two replays one subject."""
+    options = options_of(policy)
+    said = (options.hook_version, options.runner_image, suite_text(options))
+    key = subject_of(subject.base, subject.merged_tree, said)
+    return Asked(change=change, subject=key, base=subject.base, head=subject.head, tree=subject.merged_tree)
 
 
 def suite_text(options: Options) -> str:
@@ -162,9 +141,8 @@ def suite_text(options: Options) -> str:
 
 def reality(patch: Patch) -> Reality:
     """What base, the merge result and this environment say."""
-    options = options_of(patch)
+    options = options_of(patch.policy)
     named = patch.environment.ref if patch.environment.kind == "image" else options.runner_image
-    said = (options.hook_version, options.runner_image, suite_text(options))
     return Reality(
         base=patch.subject.base,
         head=patch.subject.head,
@@ -175,7 +153,6 @@ def reality(patch: Patch) -> Reality:
         hook_version=options.hook_version,
         hook_changed=_hook_change(patch, options.hook_version),
         suite=suite_text(options),
-        subject=subject_of(patch.subject.base, patch.subject.merged_tree, said),
         alone=bool(patch.classes) and set(patch.classes.values()) <= {"harness"},
     )
 
@@ -188,7 +165,7 @@ def runner_image(runtime: Runtime, image: str = "") -> str:
 
 def stage(patch: Patch, seed: int, probe: Tree) -> Stage:
     """The replay's stage: the suite in an order that ``seed`` chooses, and first of all the measuring line."""
-    options = options_of(patch)
+    options = options_of(patch.policy)
     if options.suite == "head":
         job = Job(label="", tree=whole_tree(patch), modules=(), order=seed)
     else:
@@ -331,4 +308,8 @@ def _hook_change(patch: Patch, version: int) -> str:
         found = value["checks"]["cold_replay"].get("hook_version", 1)
     except (ProbatumError, KeyError, TypeError, AttributeError):
         return f"{FILE} in this diff names no cold_replay that can be read"
-    return "" if found == version else f"hook_version {version} becomes {re.sub(r'[^0-9]', '?', str(found))[:12]}"
+    return (
+        ""
+        if type(found) is int and found == version
+        else f"hook_version {version} becomes {re.sub(r'[^0-9]', '?', str(found))[:12]}"
+    )

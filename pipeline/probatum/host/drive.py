@@ -7,13 +7,11 @@ import errno
 import os
 import secrets
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from types import FrameType
 
 import anyio
 
@@ -28,6 +26,7 @@ from ..core.suite import probe_tree
 from ..errors import EngineUnavailable, UsageError
 from . import env
 from .git import cache_folder
+from .interrupt import like_interrupt
 from .observe import Base, look, observe
 from .tree import Trees
 from .workspace import Workspace
@@ -41,7 +40,7 @@ def hosted(repo: Path) -> Iterator[tuple[Workspace, Path]]:
 
     SIGTERM ends it as a ^C does. A disk that is full or broken is an EngineUnavailable.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    like_interrupt()
     work = Path(tempfile.mkdtemp(prefix="probatum-"))
     try:
         with Workspace(repo, cache_folder()) as workspace:
@@ -130,8 +129,3 @@ def probe_files() -> Mapping[str, bytes]:
     """The probe's sources, by name."""
     folder = resources.files("probatum.probe")
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name.endswith(".py")}
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM is a ^C: the event loop knows how to end on that one."""
-    os.kill(os.getpid(), signal.SIGINT)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,22 +13,20 @@ import anyio
 import msgspec
 
 from .. import __version__
-from .. import gate as steps
 from ..core import canonical, evidence, replay, replay_ledger
-from ..core.check import Patch
 from ..core.received import Received
 from ..core.replay import Admission, Reality
-from ..core.replay_ledger import Asked, Line, Refused
+from ..core.replay_facts import kind_of
+from ..core.replay_ledger import Line, Refused
 from ..core.replay_rule import ending, law
 from ..core.stage import Blob, Engine, Outcome, Stage
 from ..core.suite import probe_tree
 from ..core.verdict import Finding
 from ..errors import EngineUnavailable, Exit, PolicyError, ProbatumError
 from . import env, received, replay_files, sign
-from .drive import DISK, choose_engine, load, probe_files
+from .drive import choose_engine, hosted, load, observed, policy_digest, probe_files
 from .git import cache_folder
-from .interrupt import like_interrupt
-from .observe import Base, look, observe
+from .observe import Base, look
 from .replay_files import RECORD, Ledger, LockedLedger
 from .tree import Trees
 from .workspace import Workspace
@@ -68,10 +64,9 @@ class _Run:
         self.began: Line | None = None
         self.where = "environment"
 
-    def begin(self, patch: Patch) -> Line:
+    def begin(self) -> Line:
         """The attempt is counted before anything is installed or run. Raises NotReplayed where none is left."""
-        now = replay.reality(patch)
-        asked = Asked(change=self.change, subject=now.subject, base=now.base, head=now.head, tree=now.merged_tree)
+        asked = replay.asked(self.base.subject, self.base.policy, self.change)
         with self.ledger.locked() as ledger:
             try:
                 attempt = replay_ledger.attempt(ledger.lines, asked)
@@ -79,12 +74,12 @@ class _Run:
                 raise NotReplayed(f"cold_replay/{error.name}", error.reason) from None
             used = {line.seed for line in ledger.lines}
             seed = next(number for _ in range(100) if (number := secrets.randbelow(1 << 31)) not in used)
-            self.began = self._add(ledger, what="began", seed=seed, attempt=attempt, subject=now.subject)
+            self.began = self._add(ledger, what="began", seed=seed, attempt=attempt, subject=asked.subject)
         return self.began
 
     def failed(self, error: ProbatumError, fact: str) -> None:
         """A failure without a record is counted too, under what the table says that it is."""
-        kind = replay.kind_of(self.where, fact)
+        kind = kind_of(self.where, fact)
         self.end("infrastructure" if kind == "infrastructure" else "failed", why=error.line()[:300])
 
     def end(self, what: str, record: str = "", why: str = "") -> bytes:
@@ -107,8 +102,7 @@ class _Run:
         if self.base.conflict:
             raise NotReplayed("cold_replay", "base and head do not merge", "rebase the patch on its base")
         replay_files.replaceable(self.order.out)
-        draft = _observed(self.workspace, self.base, None)
-        began = self.begin(draft)
+        began = self.begin()
         replay_files.void(self.order.out)
         try:
             return self._go(began)
@@ -126,9 +120,9 @@ class _Run:
         built = env.environment(self.base.policy, self.base.base, self.workspace.objects.read, cold, cache_folder() / "images")
         for line in built.notes:
             self.say(line)
-        patch = _observed(self.workspace, self.base, built)
+        patch, _ = observed(self.workspace, self.base, built)
         now = replay.reality(patch)
-        options = replay.options_of(patch)
+        options = replay.options_of(self.base.policy)
         files = probe_files()
         probe = probe_tree(files).with_files({b"cold.py": Blob(0o100644, data=files["cold.py"])})
         stage = replay.stage(patch, began.seed, probe)
@@ -180,7 +174,7 @@ class _Run:
                 input_digest=stage.digest,
                 nonce=self.nonce,
                 tool=TOOL,
-                policy_digest=canonical.digest_of([self.base.source, steps.plain(self.base.policy)]),
+                policy_digest=policy_digest(self.base),
                 engine=outcome.facts,
                 body=body,
             )
@@ -202,21 +196,11 @@ def run(order: Order, say: Callable[[str], None]) -> tuple[Admission, str]:
     Raises NotReplayed where no replay is left, EngineUnavailable where there is no record to write, KeyboardInterrupt on ^C
     or SIGTERM: then nothing is written, and what was begun stays counted.
     """
-    like_interrupt()
     if order.key is not None:
         sign.load_key(order.key)
-    work = Path(tempfile.mkdtemp(prefix="probatum-"))
-    try:
-        with Workspace(order.repo, cache_folder()) as workspace:
-            base = look(workspace, order.base or None, order.head or None, load)
-            return _Run(order, workspace, base, work, say).go()
-    except OSError as error:
-        if error.errno in DISK:
-            where = str(error.filename or work)
-            raise EngineUnavailable(where, error.strerror or "disk error", "make room and replay again") from None
-        raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with hosted(order.repo) as (workspace, work):
+        base = look(workspace, order.base or None, order.head or None, load)
+        return _Run(order, workspace, base, work, say).go()
 
 
 def admit(path: Path, repo: Path, base: str, head: str, ledger: Path | None) -> list[Finding]:
@@ -229,7 +213,8 @@ def admit(path: Path, repo: Path, base: str, head: str, ledger: Path | None) -> 
             return law(None, found, _nothing(seen))
         record = evidence.unseal(data, Admission, path.name)
         built = env.environment(seen.policy, seen.base, workspace.objects.read, cache)
-        return law(record, found, replay.reality(_observed(workspace, seen, built)))
+        patch, _ = observed(workspace, seen, built)
+        return law(record, found, replay.reality(patch))
 
 
 def shown(path: Path) -> tuple[evidence.Predicate[Admission], Received]:
@@ -260,28 +245,10 @@ def _entries(folder: Path) -> int:
         return 0
 
 
-def _observed(workspace: Workspace, base: Base, built: env.Built | None) -> Patch:
-    """The patch, on an environment that is there, or (for its digests alone) on none."""
-    from ..core.stage import Runtime, Tree
-
-    patch, _ = observe(
-        workspace,
-        base,
-        environment=built.runtime if built else Runtime("environment", ""),
-        probe=probe_tree(probe_files()),
-        generated=built.generated if built else Tree({}),
-        installed=built.names if built else (),
-        self_import=built.self_import if built else (),
-        seed=secrets.token_hex(16),
-        now=int(time.time()),
-    )
-    return patch
-
-
 def _nothing(seen: Base) -> Reality:
     """Stands in where there is no record to compare."""
     subject = seen.subject
     return Reality(
         base=subject.base, head=subject.head, merged_tree=subject.merged_tree, runtime="environment", runner_image="",
-        environment="", hook_version=1, hook_changed="", suite="", subject="", alone=False,
+        environment="", hook_version=1, hook_changed="", suite="", alone=False,
     )  # fmt: skip
