@@ -42,9 +42,14 @@ class Folders:
 
 
 class Kit:
-    """One engine. ``drops``: whether what runs inside is another uid than the caller's."""
+    """One engine. ``drops``: whether what runs inside is another uid than the caller's. ``local``: no service is needed."""
 
     name = "bubblewrap"
+    local = True
+
+    def missing(self) -> str:
+        """Why this engine cannot be tried here, "" where it can."""
+        return ""
 
     @property
     def drops(self) -> bool:
@@ -68,4 +73,6 @@ class Kit:
         return weaker if isinstance(weaker, str) else "wins"
 
 
-KITS = {kit.name: kit for kit in (Kit(),)}
+from dagger_kit import DaggerKit  # noqa: E402
+
+KITS = {kit.name: kit for kit in (Kit(), DaggerKit())}

@@ -90,7 +90,7 @@ def run_all(tmp: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("wall", [f"{name}-{kit}" for kit in KITS for name in WALLS])
+@pytest.mark.parametrize("wall", [f"{name}-{kit.name}" for kit in KITS.values() if kit.local for name in WALLS])
 def test_wall_holds_for_an_ordinary_user(wall: str, verdicts: dict[str, str]) -> None:
     assert verdicts[f"test_wall_holds[{wall}]"] == ""
 

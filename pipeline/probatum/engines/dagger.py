@@ -20,7 +20,7 @@ import anyio.to_thread
 import msgspec
 
 from ..core.stage import Facts, Limits, Mount, Outcome, Place, Runtime, Stage, Tree
-from ..errors import EngineUnavailable
+from ..errors import EngineUnavailable, UsageError
 from . import dagger_build, machine, results, sandbox
 from .dagger_build import Build, Image
 from .dagger_context import Contexts
@@ -89,7 +89,7 @@ class Dagger:
         if self._slots is not None:
             return self.facts
         ref = pinned(self.image)
-        self._session = Session()
+        self._session = self.connect()
         try:
             version = await self._session.open()
             self._slots = anyio.CapacityLimiter(self.capacity)
@@ -142,6 +142,10 @@ class Dagger:
         if self._box is not None:
             shutil.rmtree(self._box, ignore_errors=True)
             self._box = None
+
+    def connect(self) -> Session:
+        """A session that is not open yet."""
+        return Session()
 
     def kept(self, outcome: Outcome) -> bool:
         """Only a command that came to its own end is worth an answer later."""
@@ -198,7 +202,7 @@ class Dagger:
                 with anyio.fail_after(stage.limits.wall + GRACE):
                     data = await self._build(build, folder)
                 finished = time.time_ns() // 1000
-        outcome = results.read(data, stage, nonce, started, finished)
+        outcome = results.read(data, stage, nonce, started, finished, NAME)
         return msgspec.structs.replace(outcome, facts=self.facts_of(stage))
 
     async def _build(self, build: Build, folder: Any) -> bytes:
@@ -280,9 +284,9 @@ class Dagger:
 
 
 def pinned(ref: str) -> str:
-    """``ref`` where it names an image by digest. Raises EngineUnavailable for none, and for a tag, which may move."""
+    """``ref`` where it names an image by digest. Raises UsageError for none, and for a tag, which may move."""
     if not ref:
-        raise EngineUnavailable(NAME, "no runner image is named", f"set environment.image in policy or {VARIABLE}, {OTHER}")
+        raise UsageError("--engine dagger", "no runner image is named", f"set environment.image in policy or {VARIABLE}")
     if not _PINNED.fullmatch(ref):
-        raise EngineUnavailable(NAME, f"the image {ref!r} is not named by digest", "write name@sha256:…, a tag may move")
+        raise UsageError("--engine dagger", f"the image {ref!r} is not named by digest", "write name@sha256:…; a tag may move")
     return ref

@@ -20,7 +20,7 @@ from ..errors import EngineUnavailable
 PORT, TOKEN = "DAGGER_SESSION_PORT", "DAGGER_SESSION_TOKEN"
 CLI = "_EXPERIMENTAL_DAGGER_CLI_BIN"
 HOST = "_EXPERIMENTAL_DAGGER_RUNNER_HOST"
-CONNECT = 14
+CONNECT = 12
 """Seconds within which an engine must have answered."""
 
 OTHER = "or use --engine bubblewrap"
@@ -59,15 +59,15 @@ class Session:
         """Connected; the engine's version. Raises EngineUnavailable after CONNECT seconds at most."""
         try:
             with anyio.fail_after(CONNECT):
-                told = await anyio.to_thread.run_sync(self._start, abandon_on_cancel=True)
+                told = await anyio.to_thread.run_sync(self.start, abandon_on_cancel=True)
         except TimeoutError:
             self.kill()
             raise self._unreachable(f"no answer within {CONNECT} s") from None
         self.sdk = await anyio.to_thread.run_sync(_sdk)
         try:
             with anyio.fail_after(CONNECT), _variables(told):
-                await self._stack.enter_async_context(self.sdk.connection())
-                self.dag = self.sdk.dag
+                # A client of our own: the SDK's global one cannot be opened again once it has failed.
+                self.dag = await self._stack.enter_async_context(self.sdk.Connection())
                 version: str = await self.dag.version()
                 return version
         except TimeoutError:
@@ -99,7 +99,7 @@ class Session:
         if self._process is not None:
             _end(self._process)
 
-    def _start(self) -> dict[str, str]:
+    def start(self) -> dict[str, str]:
         """The session's port and token, from the environment or from a CLI of our own."""
         if inside():
             return {}

@@ -27,7 +27,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[tuple[int, int]]
 
 
-def read(data: bytes, stage: Stage, nonce: str, started: int, finished: int) -> Outcome:
+def read(data: bytes, stage: Stage, nonce: str, started: int, finished: int, engine: str = "bubblewrap") -> Outcome:
     """The outcome in ``data``. Raises EngineUnavailable when it is cut short, not ours, not this run's, or a failure."""
     try:
         if not data.startswith(MAGIC):
@@ -44,11 +44,11 @@ def read(data: bytes, stage: Stage, nonce: str, started: int, finished: int) -> 
             raise ValueError(f"{len(data)} bytes, {at} announced")
         outputs = {stage.outputs[index]: part for (index, _), part in zip(header.outputs, parts[3:], strict=True)}
     except (ValueError, IndexError) as error:
-        raise EngineUnavailable("bubblewrap", f"stage {stage.name}: the launcher's result cannot be read: {error}") from None
+        raise EngineUnavailable(engine, f"stage {stage.name}: the launcher's result cannot be read: {error}") from None
     if header.how == "failed":
-        raise EngineUnavailable("bubblewrap", f"stage {stage.name}: the launcher failed: {header.problem}")
+        raise EngineUnavailable(engine, f"stage {stage.name}: the launcher failed: {header.problem}")
     if header.nonce != nonce:
-        raise EngineUnavailable("bubblewrap", f"stage {stage.name}: the result is of another run: nonce {header.nonce!r}")
+        raise EngineUnavailable(engine, f"stage {stage.name}: the result is of another run: nonce {header.nonce!r}")
     return Outcome(
         end=End(header.how, header.code, header.limit),
         nonce=header.nonce,
