@@ -130,7 +130,7 @@ def from_this_machine(work: Path) -> tuple[bytes, str]:
     own = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     objects = [real, own, *library.glob("lib-dynload/*.so"), *own.parent.parent.glob("lib/python3*/lib-dynload/*.so")]
     for line in subprocess.run(["ldd", *map(str, objects)], capture_output=True, text=True).stdout.splitlines():
-        match = re.search(r"(/(?:usr/)?lib\S*/\S+) \(0x", line)
+        match = re.match(r"\s*(?:\S+ => )?(/\S+) \(0x", line)
         if match and match[1].startswith(("/lib", "/usr/lib")):
             add(Path(match[1]), "usr/" + match[1].removeprefix("/usr").lstrip("/"))
     add(real, f"usr/bin/{real.name}")
@@ -138,6 +138,7 @@ def from_this_machine(work: Path) -> tuple[bytes, str]:
         if path.is_file() and not path.is_symlink() and "__pycache__" not in path.parts and "test" not in path.parts:
             add(path, str(path).lstrip("/"))
     site = Path(pytest.__file__).parent.parent
+    add(site / "py.py", "usr/lib/python3/dist-packages/py.py")
     for top in (
         "pytest",
         "_pytest",

@@ -281,7 +281,8 @@ def _why_failed(suite: Any, failed: tuple[str, ...]) -> str:
     if suite.end.how != "exited":
         return f"ended: {suite.end.how} {suite.end.limit or suite.end.code}"
     if suite.junk or not suite.finished:
-        return suite.junk or "the suite did not run to its end"
+        tail = suite.tail.splitlines()
+        return suite.junk or f"the suite did not run to its end{f' ({tail[-1][:200]})' if tail else ''}"
     broken = next((path for path, error in suite.modules.items() if error), "")
     if broken:
         return f"{broken} cannot be collected"
