@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,6 +48,18 @@ def harmed(repo: Path) -> Iterator[Path]:
         pytest.skip("Dagger: no commands to kill and start its engine")
     yield repo
     subprocess.run(shlex.split(START), check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def cache(environments: Path) -> Path:
+    """A cache with environments and without outcomes, so that every stage runs."""
+    shutil.rmtree(environments / "stages", ignore_errors=True)
+    return environments
 
 
 def no_answer(out: Path) -> bool:
@@ -94,9 +107,9 @@ def fine(repo: Path, out: Path) -> bool:
 
 
 @pytest.mark.parametrize("point", range(POINTS))
-def test_the_engine_dies(harmed: Path, tmp_path: Path, point: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_dies(harmed: Path, tmp_path: Path, cache: Path, point: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any start or end of a stage: exit 5, one line, no answer, gone within 20 seconds of noticing."""
-    monkeypatch.setenv("PROBATUM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PROBATUM_CACHE", str(cache))
     before, out = clients(), tmp_path / "out"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(toy.PIPELINE), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(HERE / "fault_driver.py"), str(point), KILL, str(harmed), str(out)]

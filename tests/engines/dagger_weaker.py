@@ -36,8 +36,7 @@ class Weak(Joining):
         return found
 
     def command(self, stage: Stage, place: Place, nonce: str) -> sandbox.Command:
-        command = super().command(stage, place, nonce)
-        return command if stage.name == "open" else self.less.change(command)
+        return self.less.change(super().command(stage, place, nonce))
 
     def build(self, command: sandbox.Command, image: Image, carried: tuple[Mount, ...] = ()) -> Build:
         build = super().build(command, image, carried)
@@ -96,7 +95,10 @@ ABANDON = Weaker(Less(abandons=True))
 SHARED = text(
     r"type=tmpfs,target=/tmp,size=\d+",
     "type=cache,id=walls,target=/tmp",
-    patched(('os.mkdir("/tmp/home", 0o700)', 'os.makedirs("/tmp/home", 0o700, exist_ok=True)')),
+    patched(
+        ('os.mkdir("/tmp/home", 0o700)', 'os.makedirs("/tmp/home", 0o700, exist_ok=True)'),
+        ('self.over("disk")', "pass"),
+    ),
 )
 
 WEAKER: dict[str, Weaker | str] = {
@@ -142,7 +144,8 @@ WEAKER: dict[str, Weaker | str] = {
     "scratch-vanishes": SHARED,
     "stages-do-not-see-each-other": SHARED,
     "words-of-the-engine-prove-nothing": launcher(
-        ("        data = serve(config, line.fileno())", "        data = serve(config, line.fileno()); data = b'?'")
+        ("        data = serve(config, line.fileno())",
+         "        data = serve(config, line.fileno())\n        data = data if config.nonce == b'open' else b'?'")
     ),
 }  # fmt: skip
 """Wall to the weakening under which its attack wins, or why there is none."""

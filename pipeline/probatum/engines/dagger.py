@@ -41,6 +41,9 @@ ENFORCED_BY = (
 GRACE = 30
 """Seconds after a stage's wall limit at which an engine that has said nothing counts as lost."""
 
+THEIRS = ("dagger", "gql", "graphql", "httpx", "httpcore", "tenacity")
+"""Packages whose exceptions speak of the engine or of the way to it; anything else is a bug of ours."""
+
 PULL = 900
 """Seconds that the engine may take to fetch the image."""
 
@@ -267,7 +270,9 @@ class Dagger:
         except TimeoutError:
             session.kill()
             raise EngineUnavailable(NAME, f"stage {name}: the engine does not answer", "run the gate again") from None
-        except session.sdk.DaggerError as error:
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in THEIRS:
+                raise
             raise self._failed(name, error, session) from None
 
     def _failed(self, name: str, error: Any, session: Session) -> EngineUnavailable:

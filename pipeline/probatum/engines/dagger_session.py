@@ -73,9 +73,11 @@ class Session:
         except TimeoutError:
             self.kill()
             raise self._unreachable(f"no answer within {CONNECT} s") from None
-        except self.sdk.DaggerError as error:
+        except Exception as error:
+            if isinstance(error, EngineUnavailable):
+                raise
             self.kill()
-            raise self._unreachable(str(error)) from None
+            raise self._unreachable(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
 
     async def close(self) -> None:
         """The session is over, also when the engine is gone: then its client, which would wait for it, is killed."""
