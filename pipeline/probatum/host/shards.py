@@ -5,9 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
-import signal
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +14,6 @@ import anyio
 import msgspec
 
 from .. import __version__
-from .. import gate as steps
 from ..core import canonical
 from ..core.check import Patch
 from ..core.durations import parse_durations
@@ -26,16 +22,14 @@ from ..core.shard_stages import base_durations, base_quarantine, collect_stage, 
 from ..core.shards import Asked, Manifest, ShardPlan, Suite, empty_manifest, make_plan, manifest_of
 from ..core.split import KeepTogether
 from ..core.stage import Engine, Outcome, Stage
-from ..core.suite import probe_tree
 from ..core.testimony import parse as read_report
 from ..errors import EngineUnavailable, EvidenceCorrupt, Exit, PolicyError, ProbatumError
 from . import env
-from .drive import DISK, choose_engine, load, probe_files
+from .drive import DISK, choose_engine, hosted, load, observed, policy_digest
 from .git import cache_folder
-from .observe import look, observe
+from .observe import look
 from .shard_files import PLAN, write
 from .tree import Trees
-from .workspace import Workspace
 
 TOOL = f"probatum/{__version__}"
 
@@ -93,44 +87,26 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 @contextlib.contextmanager
 def opened(order: Order, watcher: Watcher) -> Iterator[Opened]:
     """The patch, observed, its environment and an engine; on leaving nothing of it is left. Raises ProbatumError."""
-    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(os.getpid(), signal.SIGINT))
-    cache, work = cache_folder(), Path(tempfile.mkdtemp(prefix="probatum-"))
-    try:
-        with Workspace(order.repo, cache) as workspace:
-            default = default_policy() if order.suite == "head" else None
-            base = look(workspace, order.base or None, order.head or None, load, default)
-            if base.conflict:
-                raise NoPlan(str(order.repo), "base and head do not merge", "rebase the patch on its base")
-            if not base.source:
-                watcher.note("no ci/gate.yaml at base: the suite runs with the defaults of probatum explain policy")
-            built = env.environment(base.policy, base.base, workspace.objects.read, cache)
-            for line in built.notes:
-                watcher.note(line)
-            patch, body = observe(
-                workspace,
-                base,
-                environment=built.runtime,
-                probe=probe_tree(probe_files()),
-                generated=built.generated,
-                installed=built.names,
-                seed=secrets.token_hex(16),
-                now=int(time.time()),
-            )
-            if order.suite == "sealed" and body.oracle:
-                raise PolicyError("the sealed suite", body.oracle[0], "seal again, or give --suite head")
-            trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
-            capacity = order.capacity or os.cpu_count() or 1
-            places = env.places((built.runtime, built.place))
-            engine = choose_engine(order.engine, base.policy, trees, places, cache, capacity)
-            digest = canonical.digest_of([base.source, steps.plain(base.policy)])
-            yield Opened(patch=patch, engine=engine, policy_digest=digest, suite=order.suite, capacity=capacity)
-    except OSError as error:
-        if error.errno in DISK:
-            where = str(error.filename or work)
-            raise EngineUnavailable(where, error.strerror or "disk error", "make room and run it again") from None
-        raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with hosted(order.repo) as (workspace, work):
+        default = default_policy() if order.suite == "head" else None
+        base = look(workspace, order.base or None, order.head or None, load, default)
+        if base.conflict:
+            raise NoPlan(str(order.repo), "base and head do not merge", "rebase the patch on its base")
+        if not base.source:
+            watcher.note("no ci/gate.yaml at base: the suite runs with the defaults of probatum explain policy")
+        cache = cache_folder()
+        built = env.environment(base.policy, base.base, workspace.objects.read, cache)
+        for line in built.notes:
+            watcher.note(line)
+        patch, body = observed(workspace, base, built)
+        if order.suite == "sealed" and body.oracle:
+            raise PolicyError("the sealed suite", body.oracle[0], "seal again, or give --suite head")
+        trees = Trees(workspace.objects.read, work / "trees", workspace.objects.many)
+        capacity = order.capacity or os.cpu_count() or 1
+        places = env.places((built.runtime, built.place))
+        engine = choose_engine(order.engine, base.policy, trees, places, cache, capacity)
+        digest = policy_digest(base)
+        yield Opened(patch=patch, engine=engine, policy_digest=digest, suite=order.suite, capacity=capacity)
 
 
 def default_policy() -> Policy:
