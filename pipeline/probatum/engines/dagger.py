@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -270,10 +270,11 @@ class Dagger:
         except TimeoutError:
             session.kill()
             raise EngineUnavailable(NAME, f"stage {name}: the engine does not answer", "run the gate again") from None
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] not in THEIRS:
+        except Exception as error:  # the SDK asks several things at once: what it raises may be a group
+            told = list(_leaves(error))
+            if any(type(leaf).__module__.partition(".")[0] not in THEIRS for leaf in told):
                 raise
-            raise self._failed(name, error, session) from None
+            raise self._failed(name, told[0], session) from None
 
     def _failed(self, name: str, error: Any, session: Session) -> EngineUnavailable:
         sdk = session.sdk
@@ -286,6 +287,14 @@ class Dagger:
             session.lost = True
         said = re.sub(r"\[traceparent:\S*\]", "", str(error)).strip().splitlines()
         return EngineUnavailable(NAME, f"stage {name}: {said[0] if said else type(error).__name__}", "see the engine's log")
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def pinned(ref: str) -> str:

@@ -66,8 +66,9 @@ class Session:
         self.sdk = await anyio.to_thread.run_sync(_sdk)
         try:
             with anyio.fail_after(CONNECT), _variables(told):
+                once = self.sdk.Config(retry=self.sdk.Retry(connect=True, execute=False))  # a stage is never run twice
                 # A client of our own: the SDK's global one cannot be opened again once it has failed.
-                self.dag = await self._stack.enter_async_context(self.sdk.Connection())
+                self.dag = await self._stack.enter_async_context(self.sdk.Connection(once))
                 version: str = await self.dag.version()
                 return version
         except TimeoutError:
