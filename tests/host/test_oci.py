@@ -219,10 +219,11 @@ def test_every_blob_is_compared_with_its_digest(tmp_path: Path) -> None:
     layout, name = layout_of(tmp_path)
     for number, path in enumerate(sorted((layout / "blobs/sha256").iterdir())):
         data = path.read_bytes()
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        # JSON that says the same in other bytes, or a layer with a bit turned.
+        path.write_bytes(data.replace(b", ", b",\t", 1) if data.startswith(b"{") else data[:-1] + bytes([data[-1] ^ 1]))
         folder = tmp_path / str(number)
         folder.mkdir()
-        with pytest.raises(EvidenceCorrupt):
+        with pytest.raises(EvidenceCorrupt, match=r"another digest|cannot be unpacked"):
             unpacked(layout, name, folder)
         path.unlink()
         folder = tmp_path / f"{number}-gone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,35 @@ def test_a_cold_replay_admits_until_something_moves(repo: Path, tmp_path: Path) 
     out.unlink()
     gone = command("admit", out, "--repo", repo, "--base", "main~1", "--head", "agent~2")
     assert gone.returncode == 1 and gone.stdout.startswith("cold_replay/missing: ")
+
+
+def unreachable(engine: str) -> str:
+    """Why the engine cannot be tried here, "" where it can."""
+    if engine == "bubblewrap":
+        return ""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engines"))
+    from dagger_kit import missing
+
+    return missing()
+
+
+@pytest.mark.parametrize("engine", ["bubblewrap", "dagger"])
+def test_coldness_is_measured_on_every_engine(engine: str, repo: Path, tmp_path: Path) -> None:
+    why = unreachable(engine)
+    if why:
+        pytest.skip(why)
+    out = tmp_path / "admission.json"
+    done = command("run", "--repo", repo, "--base", "main", "--head", "agent", "--engine", engine, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record, _ = replay.shown(out)
+    measured = record.body.measured
+    assert record.engine.name == engine and record.engine.cache == "none" and record.body.cache == "cold"
+    assert measured.nonce == measured.launcher_nonce == record.nonce and not measured.junk
+    assert measured.files > 100 and min(measured.mtime_us, measured.ctime_us) >= measured.started_us
+    assert min(measured.first_process_us, measured.inside_us) >= measured.started_us
+    assert "/tmp" in measured.spaces and set(measured.spaces.values()) == {0} and measured.bytecode == 0
+    assert (record.body.runner_image == record.body.environment) == (not record.engine.image)
+    assert reasons(out, repo) == ["admitted"]
 
 
 def test_a_warm_run_says_so_and_cannot_be_dressed_up(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,14 +120,15 @@ class _Run:
         built = env.environment(self.base.policy, self.base.base, self.workspace.objects.read, cold, cache_folder() / "images")
         for line in built.notes:
             self.say(line)
-        patch, _ = observed(self.workspace, self.base, built)
+        patch, facts = observed(self.workspace, self.base, built)
         now = replay.reality(patch)
         options = replay.options_of(self.base.policy)
         files = probe_files()
         probe = probe_tree(files).with_files({b"cold.py": Blob(0o100644, data=files["cold.py"])})
         stage = replay.stage(patch, began.seed, probe)
-        if not stage.stdin or (options.suite == "sealed" and not patch.modules):
-            raise PolicyError("the sealed suite", "holds no test module", "seal at least one")
+        if options.suite == "sealed" and (facts.oracle or not patch.modules):
+            why = facts.oracle[0] if facts.oracle else "holds no test module"
+            raise PolicyError("the sealed suite", why, "seal again, in a change of its own")
         read, many = self.workspace.objects.read, self.workspace.objects.many
         trees = Trees(read, self.work / "trees", many)
         runtime, place = env.gate_place()
