@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 import pages
 from probatum.checks import src_score as check
+from probatum.core.canonical import escape
 from probatum.core.lease_plan import SkipsBody
 from probatum.core.records import ChangeRow, PatchBody, SuiteBody, TestRow
 from probatum.core.stage import End
+from probatum.core.twin_rule import LooksBody
 from probatum.core.verdict import Verdict, verdict_of
 
 T = "tests/test_a.py"
@@ -133,6 +135,48 @@ def red_twin(have: Records) -> Records:
     return twin(have, row(f"value {IDS[0]}", "failed", "AssertionError: early"))
 
 
+W = f"w {IDS[0]}"
+
+
+def disguised(have: Records, here: TestRow | None, on_base: TestRow | None = None, asked: bool = True) -> Records:
+    """The first test in disguise: ``here`` with the patch, ``on_base`` on base, ``asked`` whether base ran it at all."""
+    plain = have["suite.twins"]
+    rows = (*plain.tests, *((here,) if here else ()), row(f"w {IDS[1]}"))
+    twins = suite(*rows, collected=(*plain.collected, W, f"w {IDS[1]}"))
+    check = {"suite.twincheck": suite(*((on_base,) if on_base else ()), collected=(W,))} if asked else {}
+    return {**have, "suite.twins": twins, **check}
+
+
+def mended(have: Records, signature: str) -> Records:
+    """Red on base, mended by the patch, and in disguise red again; ``signature`` is base's own there."""
+    have = base(have, row(IDS[0], "failed", "Error: <A at 0x7f01> in /w/0123456789abcdef/a"), row(IDS[1]))
+    return disguised(have, row(W, "failed"), row(W, "failed", signature))
+
+
+def late(have: Records) -> Records:
+    """Planned by its function's name, folded into the rows that came; base knows nothing of it in disguise either."""
+    have = uncollected(have, row("tests/test_b.py::x[1]"))
+    twins = suite(*have["suite.twins"].tests, row("w tests/test_b.py::x[1]", "failed"))
+    return {**have, "suite.twins": twins, "suite.twincheck": suite(collected=("w tests/test_b.py::x",))}
+
+
+def looks(have: Records, words: tuple[str, ...] = (), path: str = "src/a.py", heard: bool = False) -> Records:
+    """``path`` looks at its callers' frames; ``words``: what base's version of src/a.py does; ``heard``: in base's run, too."""
+    watch = (f"looks: sys._getframe from {path}",)
+    have = {**have, "suite.twins": replace(have["suite.twins"], watch=watch)}
+    have["looks"] = LooksBody(words={"src/a.py": words} if words else {})
+    return {**have, "suite.twincheck": suite(watch=watch)} if heard else have
+
+
+def odd(have: Records) -> Records:
+    """A path that no line can carry as it is, and that is longer than a line."""
+    path = b"src/\xff from " + b"b" * 400 + b".py"
+    told = path.decode("utf-8", "surrogateescape").encode("utf-8", "backslashreplace").decode()
+    have = patched(have, changes=(ChangeRow(status="A", path=escape(path), class_="product", new_oid="1"),))
+    watch = (f"looks: sys._getframe from {told}"[:300],)
+    return {**have, "suite.twins": replace(have["suite.twins"], watch=watch)}
+
+
 def proposed(have: Records, outcome: str) -> Records:
     new = "tests/proposed/test_new.py"
     changes = (*have["patch"].changes, ChangeRow(status="A", path=new, class_="proposed", new_oid="1"))
@@ -198,6 +242,25 @@ SCENARIOS: dict[str, Callable[[Records], Records]] = {
     "a twin never reported": lambda have: {**have, "suite.twins": replace(have["suite.twins"], tests=())},
     "no twins": without("suite.twins"),
     "no twins, none wanted": without("suite.twins"),
+    "a test fails in disguise, and on base fares there as it does without": lambda have: disguised(
+        have, row(W, "failed"), row(W)
+    ),
+    "a test is not reported in disguise, and on base fares there as it does without": lambda have: disguised(
+        have, None, row(W)
+    ),
+    "a red test mended, in disguise red as on base": lambda have: mended(have, "Error: <A at 0x7f02> in /w/fedcba9876543210/a"),
+    "a test fails in disguise, on base too": lambda have: disguised(have, row(W, "failed"), row(W, "failed")),
+    "a red test mended, in disguise red in another way on base": lambda have: mended(have, "FileNotFoundError: x"),
+    "a test fails in disguise, and base was not asked": lambda have: disguised(have, row(W, "failed"), asked=False),
+    "a test fails in disguise, and base did not say": lambda have: disguised(have, row(W, "failed")),
+    "a test fails in disguise and in the run": lambda have: disguised(newly_red(have, row(IDS[0])), row(W, "failed"), row(W)),
+    "a test of a module that base cannot collect fails in disguise": late,
+    "a changed product file looks around": looks,
+    "a new product file looks around, and its name is odd": odd,
+    "a changed product file looks around, base's code shows the same": lambda have: looks(have, ("sys._getframe",)),
+    "a changed product file looks around, base's code shows another look": lambda have: looks(have, ("gc.get_objects",)),
+    "a changed product file looks around, it was heard on base too": lambda have: looks(have, heard=True),
+    "an unchanged product file looks around": lambda have: looks(have, path="src/b.py"),
     "proposed tests pass": lambda have: proposed(have, "passed"),
     "a proposed test fails": lambda have: proposed(have, "failed"),
     "proposed tests not run": lambda have: proposed(have, ""),
@@ -234,7 +297,17 @@ def test_page_and_scenarios_are_the_same_set() -> None:
     st.sampled_from(sorted(SCENARIOS)),
     st.sets(
         st.sampled_from(
-            ["patch", "suite.base", "suite.run", "suite.twins", "suite.recheck", "suite.twincheck", "suite.proposed", "skips"]
+            [
+                "patch",
+                "suite.base",
+                "suite.run",
+                "suite.twins",
+                "suite.recheck",
+                "suite.twincheck",
+                "suite.proposed",
+                "skips",
+                "looks",
+            ]
         )
     ),
 )

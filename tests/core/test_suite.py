@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probatum.core import canonical
+from probatum.core.check import Patch
+from probatum.core.evidence import Subject
+from probatum.core.policy import Policy
 from probatum.core.records import SuiteBody
-from probatum.core.stage import Blob, End, Outcome, Tree
-from probatum.core.suite import probe_tree
+from probatum.core.stage import Blob, End, Outcome, Runtime, Tree
+from probatum.core.suite import Job, probe_tree, suite_stage
 from probatum.core.testimony import parse
 
 NONCE = "ab" * 16
@@ -186,7 +189,26 @@ def test_a_report_cut_anywhere_is_not_finished(at):
 
 
 def test_the_shipped_probe_is_a_tree_of_its_own():
-    names = ("run.py", "plugin.py", "fixed.py", "watch.py", "look.py", "clock.py")
+    names = ("run.py", "plugin.py", "fixed.py", "watch.py", "look.py", "clock.py", "disguise.py", "looks.py")
     tree = probe_tree(dict.fromkeys((*names, "launcher.py"), b"x"))
     assert set(tree.files) == {name.encode() for name in names}
     assert isinstance(tree, Tree) and tree.files[b"run.py"] == Blob(0o100644, data=b"x")
+
+
+def test_a_disguised_job_hides_test_folders_but_none_that_holds_base_s_product():
+    modules = (b"src/pkg/tests/test_a.py", b"tests/unit/test_b.py", b"test_c.py")
+    files = {path: Blob(0o100644, oid="1") for path in (*modules, b"src/pkg/a.py", b"tests/data.json")}
+    merged = {**files, b"tests/unit/mine.py": Blob(0o100644, oid="2")}
+    tree = Tree(merged)
+    patch = Patch(
+        subject=Subject(base="1", head="2"), policy=Policy(version=1), changes=(), classes={}, base=Tree(files), merged=tree,
+        class_of=lambda path: "product" if path.endswith((b"/a.py", b"mine.py")) else "oracle", modules=modules,
+        read=lambda oid: b"", environment=Runtime("environment", ""), probe=Tree({}), generated=Tree({}), seed="s", now=0,
+        sealed=tree,
+    )  # fmt: skip
+    jobs = [Job(label=label, tree=tree, modules=modules, disguise=label == "w") for label in ("t0", "w")]
+    plain, worn = json.loads(suite_stage(patch, "twins", jobs, trust="candidate").stdin)["jobs"]
+    assert "disguise" not in plain
+    folders = {"src/pkg/tests", "tests", "tests/unit"}
+    assert set(worn["disguise"]["hidden"]) == folders | {path.decode() for path in modules}
+    assert 1_900_000_000 < worn["disguise"]["epoch"] < 1 << 31

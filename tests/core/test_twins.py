@@ -351,6 +351,17 @@ def test_modules_that_base_cannot_collect_are_taken_by_name():
     assert all("n.py::test_new" in job.ids for job in jobs) and len(jobs) == 4
 
 
+def test_the_disguised_job_runs_the_same_tests_unchanged():
+    tree, sources, body = suite(400, red=(5, 7))
+    plain = twin_jobs(tree, sources, body, "seed", 0.25)
+    *jobs, worn = twin_jobs(tree, sources, body, "seed", 0.25, disguise=["n.py::test_new"])
+    assert [(job.label, job.ids) for job in jobs] == [(job.label, job.ids) for job in plain]
+    assert not any(job.disguise for job in jobs) and worn.disguise and worn.label == "w"
+    assert set(worn.ids) == {"n.py::test_new", *jobs[0].ids} and worn.tree.digest == real_tree(tree, sources, "seed").digest
+    (again,) = twin_jobs(tree, sources, body, "seed", 0.25, only=["w"], disguise=["n.py::test_new"])
+    assert again.ids == worn.ids
+
+
 def test_real_run_and_twins_end_in_the_same_line():
     tree, sources, body = suite(3)
     real = real_tree(tree, sources, "seed").files[b"t.py"].data

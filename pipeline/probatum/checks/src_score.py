@@ -12,12 +12,13 @@ from ..core.lease_plan import SkipsBody, book_of
 from ..core.leases import Malformed, expected_red
 from ..core.records import PatchBody, SuiteBody, TestRow
 from ..core.score_plan import MOST, PARTS, plan, proposed_paths, read
+from ..core.twin_rule import LooksBody, judged
 from ..core.verdict import Finding, Verdict
 
 __all__ = ["BODIES", "RECORDS", "Options", "judge", "plan", "read"]
 
-RECORDS: tuple[str, ...] = tuple(f"suite.{part}" for part in PARTS)
-BODIES: Mapping[str, type] = {"skips": SkipsBody}
+RECORDS: tuple[str, ...] = ("looks", *(f"suite.{part}" for part in PARTS))
+BODIES: Mapping[str, type] = {"skips": SkipsBody, "looks": LooksBody}
 
 COMPILED = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".pyx", ".pxd", ".pxi", ".rs", ".f", ".f90", ".go")
 RED = ("failed", "error")
@@ -47,7 +48,7 @@ def judge(have: Have, options: Options, now: int) -> list[Finding]:
         return found
     exempt = _exempt(have, now)
     found += [*_modules(base, run, options, exempt), *_ids(base, run, have.get("suite.recheck"), options, exempt)]
-    found += [*_watch(base, run), *_twins(base, have.get("suite.twins"), have.get("suite.twincheck"), options)]
+    found += [*_watch(base, run), *_twins(have, options, patch, base, run)]
     return [*found, *_proposed(patch, have.get("suite.proposed"), have.get("suite.proposedbase"))]
 
 
@@ -187,37 +188,14 @@ def _watch(base: SuiteBody, run: SuiteBody) -> Iterator[Finding]:
             yield _block("tampered", "was changed while the patch's code ran; base leaves it alone", change, "do not patch it")
 
 
-def _twins(base: SuiteBody, twins: SuiteBody | None, check: SuiteBody | None, options: Options) -> Iterator[Finding]:
-    """A twin cannot pass whatever the code does: one that does, and that base fails because of the twin, proves forging."""
-    if twins is None:
-        if any(base.tests) and options.twins.share > 0:
-            yield _block("no-twins", "control twins were never run", remedy="run the gate again")
-        return
-    rows = {row.id: row for row in twins.tests}
-    was = {row.id: row for row in base.tests}
-    again = {row.id: row for row in check.tests} if check else {}
-    silent = [name for name in twins.collected if name not in rows]
-    if silent:
-        said = f"{len(silent)} of {len(twins.collected)} control twins were never reported ({twins.end.how} {twins.end.code})"
-        yield _block("twins-silent", said, silent[0].partition(" ")[2])
-    forged: dict[str, str] = {}
-    for name in twins.collected:
-        row = rows.get(name)
-        if row is None or row.outcome in RED:
-            continue
-        kind, _, id_ = name.partition(" ")
-        seen = again.get(name)
-        if seen is None or (seen.outcome in RED and counts(was.get(id_), seen)):
-            forged.setdefault(id_, kind)
-    for id_, kind in forged.items():
-        yield _block("forged", f"a control twin ({kind}) that cannot pass did", id_, "the code must not know that it is tested")
-    sure = {name.partition(" ")[2] for name in twins.collected}
-    yield _remark("twins", f"{len(sure)} of {len(base.tests)} tests had a control twin")
-
-
-def counts(was: TestRow | None, seen: TestRow) -> bool:
-    """A twin of a test that is red on base counts only if it changes the failure's text there."""
-    return was is None or was.outcome not in RED or was.signature != seen.signature
+def _twins(have: Have, options: Options, patch: PatchBody, base: SuiteBody, run: SuiteBody) -> Iterator[Finding]:
+    """What the control twins and the disguised run say."""
+    twins, check, words = have.get("suite.twins"), have.get("suite.twincheck"), have.get("looks")
+    if isinstance(twins, SuiteBody):
+        for each in judged(patch, base, run, twins, check, words):
+            yield _finding(*each)
+    elif any(base.tests) and options.twins.share > 0:
+        yield _block("no-twins", "control twins were never run", remedy="run the gate again")
 
 
 def _proposed(patch: PatchBody, here: SuiteBody | None, before: SuiteBody | None) -> Iterator[Finding]:

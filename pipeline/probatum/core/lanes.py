@@ -4,7 +4,9 @@ from __future__ import annotations
 
 LANES: dict[str, frozenset[str]] = {
     "environment": frozenset({"environment"}),
-    "gate": frozenset({"plan", "patch", "skips", "suite", "verdict", "decision", "admission", "shard", "replay", "received"}),
+    "gate": frozenset(
+        {"plan", "patch", "skips", "suite", "looks", "verdict", "decision", "admission", "shard", "replay", "received"}
+    ),
     "record": frozenset({"cassette", "sampling", "review"}),
     "drift": frozenset({"drift"}),
     "draft": frozenset({"proposal"}),

@@ -9,12 +9,15 @@ from ..errors import PolicyError
 from .canonical import digest_of, escape, unescape
 from .check import Have, Note, Patch
 from .records import PatchBody, SuiteBody
+from .seal import rules_of
 from .shard_score import all_there, joined, score_jobs
 from .stage import End, Outcome, Stage, Tree
+from .static_tests import try_static_tests
 from .suite import Job, base_tree, scored_tree, suite_stage
 from .table import self_referential
 from .testimony import folded, parse, parse_jobs
-from .twin_plan import real_tree, twin_jobs
+from .twin_plan import DISGUISED, real_tree, twin_jobs
+from .twin_rule import looking, looks_note, suspects, undisguised
 
 MOST = 32
 """Shards of the real run; one more holds the modules that base cannot collect."""
@@ -36,6 +39,8 @@ def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
     record = have.get("patch")
     if not isinstance(record, PatchBody) or record.conflict or record.oracle or self_referential(record):
         return
+    if "looks" not in have:
+        yield looks_note(patch)
     before = base_tree(patch, patch.class_of)
     yield suite_stage(patch, "base", [Job(label="", tree=before, modules=patch.modules)], trust="base", reusable=True)
     base = have.get("suite.base")
@@ -46,7 +51,7 @@ def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
     sources = {path: patch.read(patch.sealed.files[path].oid) for path in patch.modules}
     real = real_tree(after, sources, patch.seed)
     yield from _run(patch, have, base, score_jobs(real, patch.modules, base, _shards(patch)))
-    yield from _twins(patch, have, before, after, sources)
+    yield from _twins(patch, record, have, before, after, sources)
     yield from _proposed(patch, record, before, after)
     if "suite.run" in have:
         red = newly_red(base, have["suite.run"])
@@ -68,8 +73,10 @@ def _run(patch: Patch, have: Have, base: SuiteBody, jobs: Sequence[Job]) -> Iter
         yield Note(kind="suite", part="run", body=joined(base, bodies), input_digest=digest)
 
 
-def _twins(patch: Patch, have: Have, before: Tree, after: Tree, sources: Mapping[bytes, bytes]) -> Iterator[Stage | Note]:
-    """Control twins over the patch; a twin that passed there is run over base, to see whether it counts."""
+def _twins(
+    patch: Patch, record: PatchBody, have: Have, before: Tree, after: Tree, sources: Mapping[bytes, bytes]
+) -> Iterator[Stage | Note]:
+    """Control twins and a disguised run over the patch; a job with a suspect is run over base, to see whether it counts."""
     share = _share(patch)
     if share <= 0:
         return
@@ -77,7 +84,8 @@ def _twins(patch: Patch, have: Have, before: Tree, after: Tree, sources: Mapping
         path: patch.read(blob.oid) for path, blob in patch.sealed.files.items() if path.endswith(DATA) and blob.mode != LINK
     }
     base: SuiteBody = have["suite.base"]
-    jobs = twin_jobs(after, sources, base, patch.seed, share, data=data)
+    late = _late(patch, base, sources)
+    jobs = twin_jobs(after, sources, base, patch.seed, share, data=data, disguise=late)
     if not jobs:
         body = SuiteBody(
             end=End("exited"), nonce_ok=True, junk="", finished=True, exitstatus=0, modules={}, collected=(), tests=(), watch=()
@@ -85,13 +93,30 @@ def _twins(patch: Patch, have: Have, before: Tree, after: Tree, sources: Mapping
         yield Note(kind="suite", part="twins", body=body, input_digest=before.digest)
         return
     yield suite_stage(patch, "twins", jobs, trust="candidate")
-    twins = have.get("suite.twins")
-    if twins is not None:
-        red = {row.id for row in twins.tests if row.outcome in RED}
-        suspects = [name for name in twins.collected if name not in red]
-        check = twin_jobs(before, sources, base, patch.seed, share, data=data, only=suspects)
+    twins, run = have.get("suite.twins"), have.get("suite.run")
+    if twins is not None and run is not None:
+        asked = [
+            *suspects(twins),
+            *undisguised(run, twins),
+            *([DISGUISED] if looking(record, have.get("looks"), twins, None) else []),
+        ]
+        check = twin_jobs(before, sources, base, patch.seed, share, data=data, only=asked, disguise=late)
         if check:
             yield suite_stage(patch, "twincheck", check, trust="base")
+
+
+def _late(patch: Patch, base: SuiteBody, sources: Mapping[bytes, bytes]) -> list[str]:
+    """Tests of modules that base cannot collect, as their text shows them: a disguised run takes them along."""
+    lost = {path: error for path, error in base.modules.items() if error and not error.startswith("Skipped:")}
+    if not lost:
+        return []
+    rules = rules_of(patch.base, patch.read)
+    return [
+        f"{name}::{test}"
+        for path, source in sources.items()
+        if (name := path.decode("utf-8", "surrogateescape")) in lost
+        for test in try_static_tests(path, source, rules)
+    ]
 
 
 def read(stage: Stage, outcome: Outcome) -> Note:

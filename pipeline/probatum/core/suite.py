@@ -12,7 +12,7 @@ from .check import Patch
 from .globs import compiled, text
 from .policy import amount
 from .records import Class
-from .stage import Blob, Limits, Mount, Stage, Tree, Trust
+from .stage import FIXED_ENV, Blob, Limits, Mount, Stage, Tree, Trust
 from .testimony import folded, parse, parse_jobs
 
 __all__ = ["Job", "base_tree", "folded", "parse", "parse_jobs", "probe_tree", "scored_tree", "suite_stage", "whole_tree"]
@@ -21,7 +21,7 @@ PROBE = "/probe"
 ARGV = ("{python}", "-s", "-B", f"{PROBE}/run.py")
 """Not ``-I``: an isolated interpreter ignores PYTHONHASHSEED too. run.py takes its own folder off sys.path first of all."""
 
-SHIPPED = ("run.py", "plugin.py", "fixed.py", "watch.py", "look.py", "clock.py")
+SHIPPED = ("run.py", "plugin.py", "fixed.py", "watch.py", "look.py", "clock.py", "disguise.py", "looks.py")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``modules`` pytest discovers what the tree's own configuration says.
 
     ``collect`` only collects. ``expect``: every id that must be collected, no other and none twice, or nothing runs.
-    ``ignore``: files that discovery passes over.
+    ``ignore``: files that discovery passes over. ``disguise`` hides from product code that it is tested.
     """
 
     label: str
@@ -46,6 +46,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     collect: bool = False
     expect: tuple[str, ...] | None = None
     ignore: tuple[bytes, ...] = ()
+    disguise: bool = False
 
 
 def probe_tree(files: Mapping[str, bytes]) -> Tree:
@@ -90,6 +91,7 @@ def suite_stage(
                 "collect": job.collect,
                 "expect": job.expect,
                 "ignore": [_text(path) for path in job.ignore],
+                **({"disguise": _disguise(patch)} if job.disguise else {}),
             }
         )
     limits = policy.limits
@@ -113,6 +115,20 @@ def suite_stage(
         scratch=tuple(scratch),
         reusable=reusable,
     )
+
+
+def _disguise(patch: Patch) -> dict[str, object]:
+    """The disguised job's clock, and what it hides: sealed test modules and the folders above them that hold no product.
+
+    Where product lies is base's word; a patch cannot make the tests' folder its own.
+    """
+    days = 3000 + int(hashlib.sha256(f"{patch.seed} disguise".encode()).hexdigest()[:8], 16) % 1500  # within 32 bits
+    folders = {folder for path in patch.modules for folder in _folders(path)}
+    ours = {folder for path in patch.base.files if patch.class_of(path) == "product" for folder in _folders(path)}
+    return {
+        "epoch": int(FIXED_ENV["SOURCE_DATE_EPOCH"]) + days * 86400,
+        "hidden": sorted(_text(path) for path in {*patch.modules, *(folders - ours)}),
+    }
 
 
 def base_tree(patch: Patch, class_of: Callable[[bytes], Class]) -> Tree:

@@ -6,6 +6,8 @@ import hashlib
 import random
 from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
+
 from .records import SuiteBody, TestRow
 from .stage import Blob, Tree
 from .suite import Job
@@ -14,6 +16,8 @@ from .twins import Kind, Site, marked, sites, twin
 
 RED = ("failed", "error")
 LEAST = 20
+DISGUISED = "w"
+"""Label of the job that runs the sealed tests unchanged, in disguise."""
 SPARE = 300
 """Seconds that a job may take beyond twenty times what its tests took on base: failing property tests shrink for long."""
 
@@ -33,13 +37,15 @@ def twin_jobs(
     late: Mapping[bytes, Collection[str]] = {},
     data: Mapping[bytes, bytes] = {},
     only: Collection[str] | None = None,
+    disguise: Collection[str] | None = None,
 ) -> list[Job]:
     """The jobs of control twins over ``tree``; every id of a job must fail in it.
 
     ``sources`` are the sealed test modules, ``base`` their run on base. ``late``: modules that base cannot collect, with the
     qualified names of their tests. ``data``: sealed data files. ``only``: just the jobs that hold one of these ``LABEL ID``,
     whole (the check on base: what earlier tests of the job leave behind must be the same there). ``share`` of the suite's
-    recorded time goes to the sample, never fewer than 20 ids or the whole suite.
+    recorded time goes to the sample, never fewer than 20 ids or the whole suite. ``disguise``: one job more, the last, runs
+    the same tests unchanged and in disguise, and with them these ids that base has not collected.
     """
     rows = {row.id: row for row in base.tests}
     usable = [row.id for row in base.tests if row.outcome in ("passed", *RED) and row.times == 1]
@@ -57,6 +63,13 @@ def twin_jobs(
                 layers[depth] = [*layers[depth], (path, site, kind, ids)]
     jobs = [_job(f"t{depth}", tree, sources, layer, rows, seed) for depth, layer in enumerate(layers)]
     jobs += _data_jobs(tree, sources, data, [each for each in rows if each in red or each in sample], rows, seed)
+    if disguise is not None:
+        spare = sorted(set(usable) - red - sample)
+        random.Random(f"{seed} disguise").shuffle(spare)
+        chosen = {*red, *sample, *spare[: max(0, LEAST - len(red) - len(sample))]}
+        whole = [*(each for each in rows if each in chosen), *sorted({*disguise, *(red - set(rows))})]
+        job = _made(DISGUISED, real_tree(tree, sources, seed), whole, rows)
+        jobs.append(msgspec.structs.replace(job, disguise=True))
     wanted = None if only is None else {each.partition(" ")[0] for each in only}
     return [job for job in jobs if job.ids and (wanted is None or job.label in wanted)]
 

@@ -56,11 +56,12 @@ def finisher(report: Any, nonce: Any) -> Any:
 class Probe:
     """One job's hooks. ``job`` is one entry of the config's ``jobs`` (see core/suite.py)."""
 
-    def __init__(self, report: Any, job: Any, watch: Any, freeze: Any) -> None:
-        self.__dict__.update(_hooks(report, job, watch(job["tree"], job.get("sealed", ())), freeze))
+    def __init__(self, report: Any, job: Any, watch: Any, freeze: Any, disguise: Any) -> None:
+        worn = disguise(job) if job.get("disguise") else None
+        self.__dict__.update(_hooks(report, job, watch(job["tree"], job.get("sealed", ())), freeze, worn))
 
 
-def _hooks(report: Any, job: Any, watch: Any, freeze: Any) -> Any:
+def _hooks(report: Any, job: Any, watch: Any, freeze: Any, worn: Any) -> Any:
     tree = job["tree"] + "/"
     only = None if job.get("ids") is None else frozenset(job["ids"])
     strip, order = bool(job.get("strip")), job.get("order")
@@ -81,8 +82,10 @@ def _hooks(report: Any, job: Any, watch: Any, freeze: Any) -> Any:
     def pytest_addoption(parser: Any) -> None:
         # The earliest hook: pytest's own plugins are loaded, nothing of the tree or the environment is.
         if job.get("freeze"):
-            freeze(int(os.environ["SOURCE_DATE_EPOCH"]))
+            freeze(worn.epoch if worn else int(os.environ["SOURCE_DATE_EPOCH"]))
         watch.begin()
+        if worn:
+            worn.begin()
         seed()
         report({"r": "start", "python": sys.version.split()[0], "pytest": pytest.__version__})
 
@@ -168,8 +171,20 @@ def _hooks(report: Any, job: Any, watch: Any, freeze: Any) -> Any:
     @hook(trylast=True, hookwrapper=True)
     def pytest_runtest_call(item: Any) -> Any:
         watch.before_call(item)
+        if worn:
+            worn.hide()
         yield
+        if worn:
+            worn.show()
         watch.after_call()
+
+    if worn:
+
+        @hook(trylast=True, hookwrapper=True)
+        def pytest_fixture_setup(fixturedef: Any, request: Any) -> Any:
+            worn.hide()
+            yield
+            worn.show()
 
     @hook(tryfirst=True, hookwrapper=True)
     def pytest_runtest_makereport(item: Any, call: Any) -> Any:
@@ -200,7 +215,7 @@ def _hooks(report: Any, job: Any, watch: Any, freeze: Any) -> Any:
 
     @hook(trylast=True)
     def pytest_sessionfinish(session: Any, exitstatus: Any) -> None:
-        say({"r": "watch", "found": watch.end()})
+        say({"r": "watch", "found": worn.end() if worn else watch.end()})
 
     return hooks
 

@@ -23,7 +23,10 @@ def main() -> None:
 
     _preload()
     plugin = _part("plugin", fixed=_part("fixed"))
-    parts = _part("watch", look=_part("look")).Watch, _part("clock").freeze
+    disguise = None
+    if any(job.get("disguise") for job in jobs):
+        disguise = _part("disguise", looks=_part("looks")).Disguise
+    parts = _part("watch", look=_part("look")).Watch, _part("clock").freeze, disguise
     if len(jobs) == 1:
         os._exit(_job(plugin, plugin.reporter(fd, jobs[0]["label"]), jobs[0], nonce, parts))
     worst = 0
