@@ -22,7 +22,11 @@ from pathlib import Path
 import anyio
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "engines"), str(TESTS.parent / "pipeline")]
+sys.path[:1] = [  # not this folder: this file has the SDK's name
+    str(TESTS),
+    str(TESTS / "engines"),
+    str(TESTS.parent / "pipeline"),
+]
 
 from engine_kit import Folders, place  # noqa: E402
 from engine_world import World, tree  # noqa: E402

@@ -27,7 +27,8 @@ def client() -> dict[str, str]:
 @functools.cache
 def missing() -> str:
     """Why no Dagger engine can be tried here, "" where one can."""
-    if importlib.util.find_spec("dagger") is None:
+    spec = importlib.util.find_spec("dagger")
+    if spec is None or spec.origin is None:  # a folder of that name is no SDK
         return "Dagger: the SDK is not installed (probatum[dagger])"
     if not os.environ.get(VARIABLE):
         return f"Dagger: no runner image is named in {VARIABLE}"

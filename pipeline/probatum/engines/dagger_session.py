@@ -149,6 +149,9 @@ def _sdk() -> Any:
     """The SDK: it takes seconds to import, so nothing imports it before this engine is chosen."""
     try:
         import dagger
+
+        if dagger.__file__ is None:  # any folder of that name on the path
+            raise ImportError
     except ImportError:
         remedy = f"pip install 'probatum[dagger]', {OTHER}"
         raise EngineUnavailable("dagger", "the Dagger SDK is not installed", remedy) from None
