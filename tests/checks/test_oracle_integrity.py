@@ -45,6 +45,10 @@ SCENARIOS: dict[str, tuple[PatchBody | None, check.Options]] = {
         patch("product", "oracle", layout="in-place", edits=(Edit(path="a/oracle", as_="proposed"),)),
         check.Options(),
     ),
+    "product and a new conftest in a sealed folder, in place": (
+        patch("product", "harness", layout="in-place", edits=(Edit(path="a/harness", as_="proposed"),)),
+        check.Options(),
+    ),
     "product and a changed sealed test, in place": (
         patch("product", "oracle", layout="in-place", edits=(Edit(path="a/oracle", as_="oracle"),)),
         check.Options(),

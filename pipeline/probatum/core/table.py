@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from .records import Class, PatchBody
+from .records import ChangeRow, Class, PatchBody
+
+
+def class_of(row: ChangeRow, patch: PatchBody) -> Class:
+    """The class that counts: a file of the oracle in which every sealed test is unchanged is proposed. A new conftest is not."""
+    if row.class_ == "oracle" and any(edit.path == row.path and edit.as_ == "proposed" for edit in patch.edits):
+        return "proposed"
+    return row.class_
 
 
 def classes_of(patch: PatchBody) -> frozenset[Class]:
-    """The classes that the patch touches. A sealed-glob file whose every sealed test is unchanged counts as proposed."""
-    proposed = {edit.path for edit in patch.edits if edit.as_ == "proposed"}
-    return frozenset("proposed" if row.path in proposed else row.class_ for row in patch.changes)
+    """The classes that the patch touches."""
+    return frozenset(class_of(row, patch) for row in patch.changes)
 
 
 def self_referential(patch: PatchBody) -> bool:
