@@ -10,7 +10,7 @@ import msgspec
 from ..core.check import Have, Note, Patch
 from ..core.records import Class, PatchBody
 from ..core.stage import Outcome, Stage
-from ..core.table import class_of, classes_of
+from ..core.table import classes_of, counted
 from ..core.verdict import Finding, Verdict
 
 RECORDS: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ _LOOK = "a human looks at it"
 
 
 def _paths(patch: PatchBody, kind: Class) -> list[str]:
-    return [row.path for row in patch.changes if class_of(row, patch) == kind]
+    return [path for path, class_ in counted(patch) if class_ == kind]
 
 
 def _a(kind: str) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from .records import ChangeRow, Class, PatchBody
+from .records import Class, PatchBody
 
 
-def class_of(row: ChangeRow, patch: PatchBody) -> Class:
-    """The class that counts: a file of the oracle in which every sealed test is unchanged is proposed. A new conftest is not."""
-    if row.class_ == "oracle" and any(edit.path == row.path and edit.as_ == "proposed" for edit in patch.edits):
-        return "proposed"
-    return row.class_
+def counted(patch: PatchBody) -> list[tuple[str, Class]]:
+    """(path, the class that counts) of every change: a file of the oracle in which every sealed test is unchanged is proposed.
+
+    Only a file of the oracle can be: a new conftest stays harness.
+    """
+    free = {edit.path for edit in patch.edits if edit.as_ == "proposed"}
+    return [(row.path, "proposed" if row.class_ == "oracle" and row.path in free else row.class_) for row in patch.changes]
 
 
 def classes_of(patch: PatchBody) -> frozenset[Class]:
     """The classes that the patch touches."""
-    return frozenset(class_of(row, patch) for row in patch.changes)
+    return frozenset(class_ for _, class_ in counted(patch))
 
 
 def self_referential(patch: PatchBody) -> bool:
