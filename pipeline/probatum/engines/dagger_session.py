@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,7 +22,10 @@ PORT, TOKEN = "DAGGER_SESSION_PORT", "DAGGER_SESSION_TOKEN"
 CLI = "_EXPERIMENTAL_DAGGER_CLI_BIN"
 HOST = "_EXPERIMENTAL_DAGGER_RUNNER_HOST"
 CONNECT = 12
-"""Seconds within which an engine must have answered."""
+"""Seconds within which an engine must have answered its client."""
+
+GREET = 60
+"""Seconds for what the SDK asks next, which on a busy machine takes long though the engine is there."""
 
 OTHER = "or use --engine bubblewrap"
 
@@ -56,7 +60,7 @@ class Session:
         self._said: list[bytes] = []
 
     async def open(self) -> str:
-        """Connected; the engine's version. Raises EngineUnavailable after CONNECT seconds at most."""
+        """Connected; the engine's version. Raises EngineUnavailable, after CONNECT seconds where nothing answers."""
         try:
             with anyio.fail_after(CONNECT):
                 told = await anyio.to_thread.run_sync(self.start, abandon_on_cancel=True)
@@ -65,7 +69,7 @@ class Session:
             raise self._unreachable(f"no answer within {CONNECT} s") from None
         self.sdk = await anyio.to_thread.run_sync(_sdk)
         try:
-            with anyio.fail_after(CONNECT), _variables(told):
+            with anyio.fail_after(GREET), _variables(told):
                 once = self.sdk.Config(retry=self.sdk.Retry(connect=True, execute=False))  # a stage is never run twice
                 # A client of our own: the SDK's global one cannot be opened again once it has failed.
                 self.dag = await self._stack.enter_async_context(self.sdk.Connection(once))
@@ -73,7 +77,7 @@ class Session:
                 return version
         except TimeoutError:
             self.kill()
-            raise self._unreachable(f"no answer within {CONNECT} s") from None
+            raise self._unreachable(f"no answer within {GREET} s") from None
         except Exception as error:
             if isinstance(error, EngineUnavailable):
                 raise
@@ -105,6 +109,7 @@ class Session:
     def start(self) -> dict[str, str]:
         """The session's port and token, from the environment or from a CLI of our own."""
         if inside():
+            self._knock()
             return {}
         command = [cli(), "--silent", "session", "--label", "dagger.io/sdk.name:python"]
         # A group of its own: a ^C at the terminal is ours to answer, not the client's.
@@ -124,6 +129,13 @@ class Session:
         except (ValueError, KeyError):
             process.wait()
             raise self._unreachable(f"the CLI ended with status {process.returncode}") from None
+
+    def _knock(self) -> None:
+        """The caller's session still listens."""
+        try:
+            socket.create_connection(("127.0.0.1", int(os.environ[PORT])), CONNECT).close()
+        except (OSError, ValueError) as error:
+            raise self._unreachable(f"{PORT}={os.environ[PORT]}: {error}") from None
 
     def _listen(self, stream: Any) -> None:
         """Keeps the last lines that the CLI says; an unread pipe would stop it."""
