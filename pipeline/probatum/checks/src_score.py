@@ -192,8 +192,7 @@ def _twins(have: Have, options: Options, patch: PatchBody, base: SuiteBody, run:
     """What the control twins and the disguised run say."""
     twins, check, words = have.get("suite.twins"), have.get("suite.twincheck"), have.get("looks")
     if isinstance(twins, SuiteBody):
-        for each in judged(patch, base, run, twins, check, words):
-            yield _finding(*each)
+        yield from judged(patch, base, run, twins, check, words)
     elif any(base.tests) and options.twins.share > 0:
         yield _block("no-twins", "control twins were never run", remedy="run the gate again")
 

@@ -10,11 +10,9 @@ from .canonical import digest_of, escape, unescape
 from .check import Note, Patch
 from .records import Body, PatchBody, SuiteBody, TestRow
 from .twin_plan import DISGUISED
-from .verdict import Verdict
+from .verdict import Finding, Verdict
 
 RED = ("failed", "error")
-Said = tuple[Verdict, str, str, str, str]
-"""Verdict, finding, reason, subject, remedy."""
 
 FRAMES = ("tb_frame", "gi_frame", "cr_frame", "ag_frame")
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -110,23 +108,23 @@ def looking(patch: PatchBody, words: LooksBody | None, twins: SuiteBody, check: 
 
 def judged(
     patch: PatchBody, base: SuiteBody, run: SuiteBody, twins: SuiteBody, check: SuiteBody | None, words: LooksBody | None
-) -> Iterator[Said]:
+) -> Iterator[Finding]:
     """Everything that the stage ``suite.twins`` says."""
     rows = {row.id for row in twins.tests}
     real = [name for name in twins.collected if not _plain(name)]
     silent = [name for name in real if name not in rows]
     if silent:
         said = f"{len(silent)} of {len(real)} control twins were never reported ({twins.end.how} {twins.end.code})"
-        yield Verdict.BLOCK, "twins-silent", said, _id(silent[0]), ""
+        yield finding(Verdict.BLOCK, "twins-silent", said, _id(silent[0]), "")
     yield from _forged(base, twins, check)
     yield from _disguised(base, run, twins, check)
     for what, path in looking(patch, words, twins, check):
-        yield Verdict.HOLD, "looks-around", f"this product file now looks at {what}", path, _LOOK
+        yield finding(Verdict.HOLD, "looks-around", f"this product file now looks at {what}", path, _LOOK)
     sure = {_id(name) for name in real}
-    yield Verdict.PASS, "twins", f"{len(sure)} of {len(base.tests)} tests had a control twin", "", ""
+    yield finding(Verdict.PASS, "twins", f"{len(sure)} of {len(base.tests)} tests had a control twin", "", "")
 
 
-def _forged(base: SuiteBody, twins: SuiteBody, check: SuiteBody | None) -> Iterator[Said]:
+def _forged(base: SuiteBody, twins: SuiteBody, check: SuiteBody | None) -> Iterator[Finding]:
     """A twin cannot pass whatever the code does: one that does, and that base fails because of the twin, proves forging."""
     was = {row.id: row for row in base.tests}
     again = {row.id: row for row in check.tests} if check else {}
@@ -138,10 +136,10 @@ def _forged(base: SuiteBody, twins: SuiteBody, check: SuiteBody | None) -> Itera
             forged.setdefault(_id(name), name.partition(" ")[0])
     for id_, kind in forged.items():
         said = f"a control twin ({kind}) that cannot pass did"
-        yield Verdict.BLOCK, "forged", said, id_, "the code must not know that it is tested"
+        yield finding(Verdict.BLOCK, "forged", said, id_, "the code must not know that it is tested")
 
 
-def _disguised(base: SuiteBody, run: SuiteBody, twins: SuiteBody, check: SuiteBody | None) -> Iterator[Said]:
+def _disguised(base: SuiteBody, run: SuiteBody, twins: SuiteBody, check: SuiteBody | None) -> Iterator[Finding]:
     """A test that passes, but not in disguise, counts where the disguise changes nothing for base."""
     was = {row.id: row for row in base.tests}
     here = {row.id: row for row in twins.tests}
@@ -154,7 +152,7 @@ def _disguised(base: SuiteBody, run: SuiteBody, twins: SuiteBody, check: SuiteBo
         row = here.get(name)
         how = f"{row.outcome}: {row.signature or row.reason}" if row else "never reported"
         said = f"passes where it is tested, not in disguise ({how})"
-        yield Verdict.HOLD, "knows-the-place", said, _id(name), "the code must not know that it is tested; " + _LOOK
+        yield finding(Verdict.HOLD, "knows-the-place", said, _id(name), "the code must not know that it is tested; " + _LOOK)
 
 
 def _same(was: TestRow | None, seen: TestRow) -> bool:
@@ -169,6 +167,12 @@ def _steady(text: str) -> str:
 def counts(was: TestRow | None, seen: TestRow) -> bool:
     """A twin of a test that is red on base counts only if it changes the failure's text there."""
     return was is None or was.outcome not in RED or was.signature != seen.signature
+
+
+def finding(verdict: Verdict, name: str, reason: str, subject: str, remedy: str) -> Finding:
+    """One finding of src_score."""
+    again = "probatum judge src_score --evidence ci_out"
+    return Finding(id=f"src_score/{name}", verdict=verdict, reason=reason, subject=subject, remedy=remedy, reproduce=again)
 
 
 def _plain(name: str) -> bool:
