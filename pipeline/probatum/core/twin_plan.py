@@ -44,13 +44,16 @@ def twin_jobs(
     ``sources`` are the sealed test modules, ``base`` their run on base. ``late``: modules that base cannot collect, with the
     qualified names of their tests. ``data``: sealed data files. ``only``: just the jobs that hold one of these ``LABEL ID``,
     whole (the check on base: what earlier tests of the job leave behind must be the same there). ``share`` of the suite's
-    recorded time goes to the sample, never fewer than 20 ids or the whole suite. ``disguise``: one job more, the last, runs
-    the same tests unchanged and in disguise, and with them these ids that base has not collected.
+    recorded time goes to the sample (half of it where a disguised run takes the other half), never fewer than 20 ids or the
+    whole suite. ``disguise``: one job more, the last, runs the same tests unchanged and in disguise, and with them these ids
+    that base has not collected.
     """
     rows = {row.id: row for row in base.tests}
     usable = [row.id for row in base.tests if row.outcome in ("passed", *RED) and row.times == 1]
     red = {each for each in usable if rows[each].outcome in RED}
     red |= {f"{_name(path)}::{each}" for path, names in late.items() for each in names}
+    if disguise is not None:
+        share /= 2
     sample, found = _chosen(sources, [*usable, *(each for each in red if each not in rows)], red, rows, seed, share)
     layers: list[list[tuple[bytes, Site, Kind, tuple[str, ...]]]] = []
     for path, site in found:
@@ -71,7 +74,15 @@ def twin_jobs(
         job = _made(DISGUISED, real_tree(tree, sources, seed), whole, rows)
         jobs.append(msgspec.structs.replace(job, disguise=True))
     wanted = None if only is None else {each.partition(" ")[0] for each in only}
+    if only is not None and DISGUISED not in only:  # what a disguise does to a test is asked of that test alone
+        jobs = [_narrowed(job, only) if job.label == DISGUISED else job for job in jobs]
     return [job for job in jobs if job.ids and (wanted is None or job.label in wanted)]
+
+
+def _narrowed(job: Job, only: Collection[str]) -> Job:
+    ids = tuple(each for each in job.ids or () if f"{job.label} {each}" in only)
+    modules = tuple(sorted({each.partition("::")[0].encode("utf-8", "surrogateescape") for each in ids}))
+    return msgspec.structs.replace(job, ids=ids, modules=modules)
 
 
 def _chosen(
