@@ -353,13 +353,15 @@ def test_modules_that_base_cannot_collect_are_taken_by_name():
 
 def test_the_disguised_job_runs_the_same_tests_unchanged():
     tree, sources, body = suite(400, red=(5, 7))
-    plain = twin_jobs(tree, sources, body, "seed", 0.25)
+    plain = twin_jobs(tree, sources, body, "seed", 0.125)  # the disguise takes the other half
     *jobs, worn = twin_jobs(tree, sources, body, "seed", 0.25, disguise=["n.py::test_new"])
     assert [(job.label, job.ids) for job in jobs] == [(job.label, job.ids) for job in plain]
     assert not any(job.disguise for job in jobs) and worn.disguise and worn.label == "w"
     assert set(worn.ids) == {"n.py::test_new", *jobs[0].ids} and worn.tree.digest == real_tree(tree, sources, "seed").digest
     (again,) = twin_jobs(tree, sources, body, "seed", 0.25, only=["w"], disguise=["n.py::test_new"])
     assert again.ids == worn.ids
+    (alone,) = twin_jobs(tree, sources, body, "seed", 0.25, only=["w t.py::test_5"], disguise=["n.py::test_new"])
+    assert alone.ids == ("t.py::test_5",) and alone.modules == (b"t.py",) and alone.disguise
 
 
 def test_real_run_and_twins_end_in_the_same_line():
