@@ -103,7 +103,7 @@ def gate_against_pytest(name: str, tests: str, work: int, runs: int) -> None:
             str(top / "out"),
         ]
         python = [sys.executable, "-m", "pytest", "-q", "tests"]
-        plain = {**os.environ, "PYTHONPATH": "."}
+        plain = {**os.environ, "PYTHONPATH": ".", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # as in the gate: no plugins
         first = timed(gate, top, env)
         second = timed(gate, top, env)
         timed(python, repo, plain)
