@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,15 @@ import anyio.to_thread
 import msgspec
 
 from ..core.stage import Facts, Limits, Mount, Outcome, Place, Runtime, Stage, Tree
-from ..errors import EngineUnavailable, UsageError
+from ..errors import EngineUnavailable
 from . import dagger_build, machine, results, sandbox
-from .dagger_build import Build, Image
+from .dagger_build import VARIABLE, Build, Image, pinned
 from .dagger_context import Contexts
 from .dagger_line import Lines
-from .dagger_session import OTHER, Session
+from .dagger_session import OTHER, Session, theirs
 from .stages import Stages
 
 NAME = "dagger"
-VARIABLE = "PROBATUM_RUNNER_IMAGE"
 ISOLATION = (
     "container: mount+pid+net+ipc+uts namespaces, no capabilities, no_new_privs, seccomp (the runtime's and ours), "
     "read-only mounts"
@@ -41,14 +40,10 @@ ENFORCED_BY = (
 GRACE = 30
 """Seconds after a stage's wall limit at which an engine that has said nothing counts as lost."""
 
-THEIRS = ("dagger", "gql", "graphql", "httpx", "httpcore", "tenacity")
-"""Packages whose exceptions speak of the engine or of the way to it; anything else is a bug of ours."""
-
 PULL = 900
 """Seconds that the engine may take to fetch the image."""
 
 _NONCE = re.compile(r"[0-9A-Za-z._-]{1,128}")
-_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 
 
 class Dagger:
@@ -79,6 +74,7 @@ class Dagger:
         self._lines: Lines | None = None
         self._socket: Any = None
         self._scopes: set[anyio.CancelScope] = set()
+        self._running: set[str] = set()
 
     async def __aenter__(self) -> Dagger:
         await self.open()
@@ -135,6 +131,8 @@ class Dagger:
         """Nothing of the engine's is left running."""
         for scope in list(self._scopes):
             scope.cancel()
+        while self._running:
+            await anyio.sleep(0.005)
         session, self._session, self._slots = self._session, None, None
         if session is not None:
             await session.close()
@@ -219,11 +217,7 @@ class Dagger:
             ssh=self._socket,
             no_init=True,
         )
-        self._lines.want(run, build.config)
-        try:
-            said = await container.file(f"{dagger_build.HOME}/result").contents()
-        finally:
-            await self._lines.end(run)
+        said = await self._last(run, build, container)
         if said:
             return base64.b64decode(said)
         assert self._box is not None
@@ -233,6 +227,36 @@ class Dagger:
             return path.read_bytes()
         finally:
             path.unlink()
+
+    async def _last(self, run: str, build: Build, container: Any) -> str:
+        """The result as text. When cancelled, the launcher ends its command first and only then the engine the container.
+
+        The other way round the container's first process would die first, and the line close a moment before the others.
+        """
+        lines, answer = self._lines, anyio.Event()
+        assert lines is not None
+        said = ""
+
+        async def ask(scope: anyio.CancelScope) -> None:
+            nonlocal said
+            with scope:
+                said = await container.file(f"{dagger_build.HOME}/result").contents()
+            answer.set()
+
+        lines.want(run, build.config)
+        self._running.add(run)
+        try:
+            async with anyio.create_task_group() as group:
+                scope = anyio.CancelScope(shield=True)
+                group.start_soon(ask, scope)
+                try:
+                    await answer.wait()
+                finally:
+                    await lines.end(run)
+                    scope.cancel()
+        finally:
+            self._running.discard(run)
+        return said
 
     async def _look(self, ref: str) -> Image:
         """The image's folders; fetches it where the engine has not got it."""
@@ -271,10 +295,10 @@ class Dagger:
             session.kill()
             raise EngineUnavailable(NAME, f"stage {name}: the engine does not answer", "run the gate again") from None
         except Exception as error:  # the SDK asks several things at once: what it raises may be a group
-            told = list(_leaves(error))
-            if any(type(leaf).__module__.partition(".")[0] not in THEIRS for leaf in told):
+            told = theirs(error)
+            if told is None:
                 raise
-            raise self._failed(name, told[0], session) from None
+            raise self._failed(name, told, session) from None
 
     def _failed(self, name: str, error: Any, session: Session) -> EngineUnavailable:
         sdk = session.sdk
@@ -287,20 +311,3 @@ class Dagger:
             session.lost = True
         said = re.sub(r"\[traceparent:\S*\]", "", str(error)).strip().splitlines()
         return EngineUnavailable(NAME, f"stage {name}: {said[0] if said else type(error).__name__}", "see the engine's log")
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
-def pinned(ref: str) -> str:
-    """``ref`` where it names an image by digest. Raises UsageError for none, and for a tag, which may move."""
-    if not ref:
-        raise UsageError("--engine dagger", "no runner image is named", f"set environment.image in policy or {VARIABLE}")
-    if not _PINNED.fullmatch(ref):
-        raise UsageError("--engine dagger", f"the image {ref!r} is not named by digest", "write name@sha256:…; a tag may move")
-    return ref

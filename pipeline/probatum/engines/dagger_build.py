@@ -17,9 +17,11 @@ from pathlib import Path
 import msgspec
 
 from ..core.stage import Mount, Stage
-from ..errors import EngineUnavailable
+from ..errors import EngineUnavailable, UsageError
 from . import machine
 from .sandbox import Command
+
+VARIABLE = "PROBATUM_RUNNER_IMAGE"
 
 HOME = "/.launcher"
 """Only root may enter it: launcher, configuration and result."""
@@ -40,6 +42,7 @@ LARGEST = 16 << 20
 
 _RECORD = re.compile(rb"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _PLAIN = re.compile(r"/[A-Za-z0-9._/@+:~-]*")
+_PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*@sha256:[0-9a-f]{64}")
 _FRESH = range(0x6000_0000, 0x7000_0000)
 
 
@@ -163,3 +166,12 @@ def _plain(path: str) -> str:
         what = f"the path {path!r} cannot be written into a Dockerfile"
         raise EngineUnavailable("dagger", what, "rename it, or use --engine bubblewrap")
     return path
+
+
+def pinned(ref: str) -> str:
+    """``ref`` where it names an image by digest. Raises UsageError for none, and for a tag, which may move."""
+    if not ref:
+        raise UsageError("--engine dagger", "no runner image is named", f"set environment.image in policy or {VARIABLE}")
+    if not _PINNED.fullmatch(ref):
+        raise UsageError("--engine dagger", f"the image {ref!r} is not named by digest", "write name@sha256:…; a tag may move")
+    return ref

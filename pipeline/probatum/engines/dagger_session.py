@@ -27,6 +27,9 @@ CONNECT = 12
 GREET = 60
 """Seconds for what the SDK asks next, which on a busy machine takes long though the engine is there."""
 
+THEIRS = ("dagger", "gql", "graphql", "httpx", "httpcore", "tenacity")
+"""Packages whose exceptions speak of the engine or of the way to it; anything else is a bug of ours."""
+
 OTHER = "or use --engine bubblewrap"
 
 
@@ -183,3 +186,18 @@ def _variables(told: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def theirs(error: BaseException) -> BaseException | None:
+    """The first failure in ``error`` where all of it is the SDK's or the way's to the engine; None where a bug is among it."""
+    told = list(_leaves(error))
+    ours = any(type(leaf).__module__.partition(".")[0] not in THEIRS for leaf in told)
+    return None if ours else told[0]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
