@@ -54,6 +54,7 @@ SCENARIOS: dict[str, tuple[PatchBody | None, check.Options]] = {
         check.Options(),
     ),
     "head holds the output folder": (patch("product", output=("ci_out/src_score.txt",)), check.Options()),
+    "a path that no disk holds": (patch("product", unfit={"src/long": "a path of 4000 bytes"}), check.Options()),
     "no record": (None, check.Options()),
 }
 

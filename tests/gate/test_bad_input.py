@@ -150,6 +150,14 @@ def not_utf8(repo: Path) -> None:
     toy.commit(repo, {})
 
 
+def four_thousand_characters(repo: Path) -> None:
+    good(repo)
+    path = "src/" + "/".join(["d" * 199] * 20) + "/x.py"
+    oid = toy.git(repo, "rev-parse", "HEAD:src/thing.py")
+    toy.git(repo, "update-index", "--add", "--cacheinfo", f"100644,{oid},{path}")
+    toy.git(repo, "commit", "-q", "-m", "long")
+
+
 def output_folder(repo: Path) -> None:
     good(repo)
     toy.commit(repo, {"ci_out/src_score.txt": "PASS"})
@@ -163,6 +171,7 @@ JUDGED: list[tuple[Prepare, str]] = [
     (bad_seal, "oracle_integrity/oracle-broken"),
     (submodule, "oracle_integrity/link"),
     (lfs_pointer, "src_score/missing-content"),
+    (four_thousand_characters, "oracle_integrity/unfit-path"),
     (output_folder, "oracle_integrity/output-folder"),
     (not_utf8, ""),
 ]

@@ -52,6 +52,8 @@ def _structure(patch: PatchBody) -> Iterator[Finding]:
         yield _block("conflict", "does not merge into base", path, "rebase onto base and resolve it")
     for problem in patch.oracle:
         yield _block("oracle-broken", problem, remedy="land a repair of the oracle as a change of its own")
+    for path, why in patch.unfit.items():
+        yield _block("unfit-path", f"cannot be laid out: {why}", path, "choose another name")
     for path in patch.output:
         yield _block("output-folder", "a commit must not hold the gate's own output folder", path, "take it out of the commit")
     for path, problem in patch.links.items():

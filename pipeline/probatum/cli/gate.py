@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--out", type=Path, default=Path("ci_out"), metavar="DIR", help="where the evidence goes (ci_out)")
     parser.add_argument("--engine", default="", metavar="NAME", help="bubblewrap or dagger (policy's)")
     parser.add_argument("--evidence", type=Path, metavar="DIR", help="records of other lanes, taken where the plan names them")
-    parser.add_argument("--images", type=Path, metavar="DIR", help="archives of pinned images ($PROBATUM_IMAGES, else the cache)")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="archives of pinned images ($PROBATUM_IMAGES or the cache)")
     parser.add_argument("--key", type=Path, metavar="FILE", help="sign every record with this Ed25519 key (PEM)")
     parser.add_argument("--deciding", action="store_true", help="refuse unless the answer may count")
     parser.add_argument("--json", action="store_true", help="print decision.json before the decision line")

@@ -90,7 +90,7 @@ def _product(files: list[str], modules: set[str]) -> tuple[tuple[str, ...], tupl
 def _docs(files: list[str]) -> tuple[str, ...]:
     tops = {name.split("/")[0] for name in files if "/" in name}
     found = {f"{top}/**" for top in tops if top.lower() in DOC_FOLDERS}
-    found |= {"*.md", "*.rst"}
+    found |= {"docs/**", "*.md", "*.rst"}
     for name in files:
         stem = re.split(r"[._-]", name)[0]
         if "/" not in name and not name.endswith((".md", ".rst", ".py")) and stem.upper() in DOC_FILES:

@@ -57,10 +57,10 @@ class Edit(Body, frozen=True, kw_only=True, rename={"as_": "as"}):
 class PatchBody(Body, frozen=True, kw_only=True):
     """What git objects say of the patch; nothing was executed to find it.
 
-    ``conflict``: paths that do not merge. ``links``: path to what is wrong with a symlink or submodule.
-    ``collisions``: path to the sealed path that it matches but for case or normalisation. ``oracle``: what is wrong with
-    base's seal or manifest, one line each. ``missing``: LFS pointers and the like that cannot be
-    scored. ``self_import``: product packages that pytest imports. ``output``: paths of the merged tree in the output folder.
+    ``conflict``: paths that do not merge. ``links``: path to what is wrong with a symlink or submodule. ``collisions``: path
+    to the sealed path that it matches but for case or normalisation. ``oracle``: what is wrong with base's seal or manifest,
+    one line each. ``missing``: LFS pointers and the like that cannot be scored. ``unfit``: new paths that cannot be laid out.
+    ``self_import``: product packages that pytest imports. ``output``: paths of the merged tree in the output folder.
     """
 
     layout: Literal["strict", "in-place"]
@@ -71,6 +71,7 @@ class PatchBody(Body, frozen=True, kw_only=True):
     oracle: tuple[str, ...]
     edits: tuple[Edit, ...]
     missing: dict[str, str] = {}
+    unfit: dict[str, str] = {}
     self_import: tuple[str, ...] = ()
     output: tuple[str, ...] = ()
 

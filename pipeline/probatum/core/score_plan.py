@@ -32,12 +32,12 @@ LINK = 0o120000
 
 
 def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
-    """Nothing for a patch that conflicts, moves oracle and product together, or has a broken oracle: it is not scored.
+    """Nothing for a patch that conflicts, cannot be laid out, moves oracle and product together, or has a broken oracle.
 
     Raises PolicyError where base's own sealed tests cannot be run: a defect of base is exit 2.
     """
     record = have.get("patch")
-    if not isinstance(record, PatchBody) or record.conflict or record.oracle or self_referential(record):
+    if not isinstance(record, PatchBody) or record.conflict or record.oracle or record.unfit or self_referential(record):
         return
     if "looks" not in have:
         yield looks_note(patch)

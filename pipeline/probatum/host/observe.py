@@ -124,6 +124,8 @@ def observe(
     paths = msgspec.structs.replace(policy.paths, environment=(*policy.paths.environment, *inputs))
     ruled = msgspec.structs.replace(policy, paths=paths)  # what decided the environment is of its class, whatever its name
     rules = Rules.of(ruled, sealed.files, new_shadows(policy, seen.base.files, installed, on_path), on_path)
+    bare = msgspec.structs.replace(ruled, paths=msgspec.structs.replace(paths, sealed=()))
+    unclaimed = Rules.of(bare, sealed.files)
     changes = seen.changes
     edits: tuple[Edit, ...] = ()
     if oracle.seal is not None:
@@ -141,10 +143,10 @@ def observe(
             and claims(policy, change.path)
             and escape(change.path) not in as_oracle
         ):
-            class_, why = (
-                "proposed",
-                "nobody sealed it" if change.path not in sealed.files else "every sealed test in it is unchanged",
-            )
+            known = change.path in sealed.files
+            class_, why = "proposed", "every sealed test in it is unchanged" if known else "nobody sealed it"
+            if classify_change(change, unclaimed, read)[0] == "environment":  # a requirements file beside the tests
+                class_, why = "environment", "nobody sealed it"
         classes[change.path] = class_
         rows.append(_row(change, class_, why))
 
@@ -162,6 +164,7 @@ def observe(
         oracle=oracle.wrong,
         edits=edits,
         missing=missing(workspace, seen.merged, sealed, class_of),
+        unfit=unfit(changes),
         self_import=tuple(sorted(self_import)),
         output=tuple(sorted(escape(path) for path in seen.merged.files if path == OUTPUT or path.startswith(OUTPUT + b"/"))),
     )
@@ -270,6 +273,14 @@ def missing(workspace: Workspace, merged: Tree, sealed: Tree, class_of: Callable
         for path in _pointers(objects, needed):
             found[escape(path)] = "a git LFS pointer: its content is not in the repository"
     return found
+
+
+def unfit(changes: Iterable[Change]) -> dict[str, str]:
+    """Path to why it cannot be laid out, of what the patch brings. Such a patch is not scored."""
+    brought = [change.new for change in changes if change.new is not None]
+    odd = [entry for entry in brought if len(entry.path) > 255 or b"git" in entry.path.lower()]
+    found = {escape(entry.path): _unfit(entry.path, Blob(entry.mode, entry.oid)) for entry in odd}
+    return {path: why for path, why in found.items() if why}
 
 
 def _unfit(path: bytes, blob: Blob) -> str:
