@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -95,7 +96,7 @@ LEAKED_LINE = launcher(("line.connect(", "os.dup2(line.fileno(), 60, inheritable
 ABANDON = Weaker(Less(abandons=True))
 SHARED = text(
     r"type=tmpfs,target=/tmp,size=\d+",
-    "type=cache,id=walls,target=/tmp",
+    f"type=cache,id=walls-{secrets.token_hex(4)},target=/tmp",
     patched(
         ('os.mkdir("/tmp/home", 0o700)', 'os.makedirs("/tmp/home", 0o700, exist_ok=True)'),
         ('self.over("disk")', "pass"),

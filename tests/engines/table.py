@@ -1,6 +1,6 @@
-"""Print the conformance table, wall by engine, from one run of the suite (or from its JUnit file).
+"""Print the conformance table, wall by engine, from one run of the suite (or from JUnit files, of which later ones count).
 
-    python tests/engines/table.py [JUNIT.xml] > docs/conformance.md
+    python tests/engines/table.py [JUNIT.xml ...] > docs/conformance.md
 
 ``holds``: the attack got nothing. ``seen failing``: the same attack wins once the defence is taken away. ``skipped`` says that
 this engine was not reachable.
@@ -82,11 +82,12 @@ def cell(found: dict[tuple[str, str, str], str], wall: str, engine: str) -> str:
 
 def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as work:
-        report = Path(arguments[0]) if arguments else Path(work) / "report.xml"
+        report = Path(work) / "report.xml"
         if not arguments:
             command = [sys.executable, "-m", "pytest", "-q", str(HERE / "test_conformance.py"), f"--junitxml={report}"]
             subprocess.run(command, stdout=sys.stderr, cwd=HERE.parents[1], check=False)
-        print(table(outcomes(report)), end="")
+        found = [outcomes(Path(path)) for path in arguments or [str(report)]]
+        print(table({key: value for each in found for key, value in each.items()}), end="")
     return 0
 
 
