@@ -191,9 +191,16 @@ plain = st.recursive(
 )
 
 
+class Quoting(yaml.SafeDumper):
+    """Quotes every text: PyYAML writes YAML 1.1, in which 0E0 is text without quotes."""
+
+
+Quoting.add_representer(str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"'))
+
+
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), plain, max_size=4).filter(bool))
 def test_what_is_quoted_comes_back(value: dict[str, Any]) -> None:
-    text = yaml.safe_dump(value, allow_unicode=True, default_flow_style=None)
+    text = yaml.dump(value, Dumper=Quoting, allow_unicode=True, default_flow_style=None)
     assert load(text.encode())[0] == value
 
 

@@ -96,7 +96,9 @@ def test_wall_holds_for_an_ordinary_user(wall: str, verdicts: dict[str, str]) ->
 
 
 def test_attacks_win_for_an_ordinary_user_too(verdicts: dict[str, str]) -> None:
-    """Without the defence, also there."""
-    seen = {name: said for name, said in verdicts.items() if not name.startswith("test_wall_holds")}
+    """Without the defence, also there. An engine elsewhere is nobody's on this machine: it is tried once, not for each user."""
+    others = tuple(f"-{kit.name}]" for kit in KITS.values() if not kit.local)
+    mine = {name: said for name, said in verdicts.items() if not name.endswith(others)}
+    seen = {name: said for name, said in mine.items() if not name.startswith("test_wall_holds")}
     assert len(seen) > len(WALLS)
     assert {name: said for name, said in seen.items() if said} == {}

@@ -47,7 +47,7 @@ TELLS = {
     "the date": "import datetime\ndef tested(): return datetime.date.today() == datetime.date(2023, 11, 14)",
     "the probe's folder": f"import os\ndef tested(): return os.path.exists({str(PROBE)!r}) or os.path.exists({str(PROBE / 'run.py')!r})",
     "HOME": "import os\nHERE = os.environ['TMPDIR']\ndef tested(): return os.path.expanduser('~') == HERE or bool(os.listdir(os.environ['HOME']))",
-    "argv": "import sys\ndef tested(): return any('run.py' in arg or 'test' in arg for arg in [*sys.argv, *getattr(sys, 'orig_argv', ())])",
+    "argv": "import sys\ndef tested(): return any('run.py' in arg or 'test_' in arg for arg in [*sys.argv, *getattr(sys, 'orig_argv', ())])",
     "the main file": "import sys\ndef tested(): return 'run.py' in getattr(sys.modules['__main__'], '__file__', '')",
     "pytest is loaded": "import sys\ndef tested(): return 'pytest' in sys.modules",
     "anything of pytest is loaded": "import sys\ndef tested(): return any(name.startswith(('pytest', '_pytest', 'pluggy', 'iniconfig')) for name in list(sys.modules))",
