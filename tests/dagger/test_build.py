@@ -27,7 +27,7 @@ IMAGE = Image.of(REF, {"/usr": False, "/bin": True, "/etc/ld.so.cache": False})
 
 def command(**fields: Any) -> Command:
     stage = Stage(**{"name": "a", "trust": "candidate", "runtime": Runtime("gate", ""), "mounts": (), "argv": ("x",), **fields})
-    return Command.of(stage, Place(python="/opt/python/bin/python3"), "nonce", lambda tree: Path("/trees") / tree.digest[7:])
+    return Command.of(stage, Place(python="/python/bin/python3"), "nonce", lambda tree: Path("/trees") / tree.digest[7:])
 
 
 @pytest.mark.parametrize(
