@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
 
-from ..core.check import Have
+from ..core.check import Have, Note, Patch
 from ..core.lease_plan import SkipsBody, book_of
 from ..core.leases import Malformed, expected_red
 from ..core.records import PatchBody, SuiteBody, TestRow
-from ..core.score_plan import MOST, PARTS, plan, proposed_paths, read
+from ..core.stage import Outcome, Stage
+from ..core.table import proposed_paths
 from ..core.twin_rule import LooksBody, judged
 from ..core.verdict import Finding, Verdict
 
-__all__ = ["BODIES", "RECORDS", "Options", "judge", "plan", "read"]
+MOST = 32
+"""Shards of the real run; one more holds the modules that base cannot collect."""
+PARTS = (
+    *("base", "run", "twins", "twincheck", "recheck", "proposed", "proposedbase"),
+    *(f"run{index}" for index in range(MOST + 1)),
+)
 
 RECORDS: tuple[str, ...] = ("looks", *(f"suite.{part}" for part in PARTS))
 BODIES: Mapping[str, type] = {"skips": SkipsBody, "looks": LooksBody}
@@ -36,6 +42,20 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     known_failures: Literal["strict", "no-worse-than-base"] = "strict"
     twins: Twins = Twins()
     shards: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = 1
+
+
+def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
+    """See core/score_plan.py; imported only where stages are planned, because a judge has no use for it."""
+    from ..core import score_plan
+
+    return score_plan.plan(patch, have)
+
+
+def read(stage: Stage, outcome: Outcome) -> Note:
+    """The probe's report as a SuiteBody; junk becomes a body that says junk."""
+    from ..core import score_plan
+
+    return score_plan.read(stage, outcome)
 
 
 def judge(have: Have, options: Options, now: int) -> list[Finding]:

@@ -14,17 +14,11 @@ from .shard_score import all_there, joined, score_jobs
 from .stage import End, Outcome, Stage, Tree
 from .static_tests import try_static_tests
 from .suite import Job, base_tree, scored_tree, suite_stage
-from .table import self_referential
+from .table import proposed_paths, self_referential
 from .testimony import folded, parse, parse_jobs
 from .twin_plan import DISGUISED, real_tree, twin_jobs
 from .twin_rule import looking, looks_note, suspects, undisguised
 
-MOST = 32
-"""Shards of the real run; one more holds the modules that base cannot collect."""
-PARTS = (
-    *("base", "run", "twins", "twincheck", "recheck", "proposed", "proposedbase"),
-    *(f"run{index}" for index in range(MOST + 1)),
-)
 FOLDED = ("twins", "twincheck")
 RED = ("failed", "error")
 DATA = (b".json", b".csv", b".yaml", b".yml", b".toml", b".txt")
@@ -130,18 +124,6 @@ def newly_red(base: SuiteBody, run: SuiteBody) -> tuple[str, ...]:
     """Node ids that are red in ``run`` and were not on base."""
     was = {row.id: row.outcome for row in base.tests}
     return tuple(row.id for row in run.tests if row.outcome in RED and row.id in was and was[row.id] not in RED)
-
-
-def proposed_paths(record: PatchBody) -> tuple[str, ...]:
-    """Escaped paths of the test modules that the patch brings and that are nobody's oracle."""
-    free = {edit.path for edit in record.edits if edit.as_ == "proposed"}
-    rows = (row for row in record.changes if row.new_oid and (row.path in free or row.class_ == "proposed"))
-    return tuple(sorted(row.path for row in rows if _is_test(row.path)))
-
-
-def _is_test(path: str) -> bool:
-    name = path.rsplit("/", 1)[-1]
-    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
 
 
 def _proposed(patch: Patch, record: PatchBody, before: Tree, after: Tree) -> Iterator[Stage]:

@@ -1,4 +1,4 @@
-"""Which change classes a patch holds, and whether scoring it would be self-referential (section 0)."""
+"""Which change classes a patch holds, whether scoring it would be self-referential (section 0), and which tests it brings."""
 
 from __future__ import annotations
 
@@ -22,3 +22,15 @@ def classes_of(patch: PatchBody) -> frozenset[Class]:
 def self_referential(patch: PatchBody) -> bool:
     """A patch that moves the oracle and the product together is not scored in the strict layout."""
     return patch.layout == "strict" and {"product", "oracle"} <= classes_of(patch)
+
+
+def proposed_paths(record: PatchBody) -> tuple[str, ...]:
+    """Escaped paths of the test modules that the patch brings and that are nobody's oracle."""
+    free = {edit.path for edit in record.edits if edit.as_ == "proposed"}
+    rows = (row for row in record.changes if row.new_oid and (row.path in free or row.class_ == "proposed"))
+    return tuple(sorted(row.path for row in rows if _is_test(row.path)))
+
+
+def _is_test(path: str) -> bool:
+    name = path.rsplit("/", 1)[-1]
+    return name.endswith(".py") and (name.startswith("test_") or name.endswith("_test.py"))
