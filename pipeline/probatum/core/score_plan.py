@@ -16,8 +16,8 @@ from .static_tests import try_static_tests
 from .suite import Job, base_tree, scored_tree, suite_stage
 from .table import proposed_paths, self_referential
 from .testimony import folded, parse, parse_jobs
-from .twin_plan import DISGUISED, real_tree, twin_jobs
-from .twin_rule import looking, looks_note, suspects, undisguised
+from .twin_plan import real_tree, twin_jobs
+from .twin_rule import DISGUISED, looking, looks_note, suspects, undisguised
 
 FOLDED = ("twins", "twincheck")
 RED = ("failed", "error")

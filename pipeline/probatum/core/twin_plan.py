@@ -12,12 +12,11 @@ from .records import SuiteBody, TestRow
 from .stage import Blob, Tree
 from .suite import Job
 from .twin_data import data_twin
+from .twin_rule import DISGUISED
 from .twins import Kind, Site, marked, sites, twin
 
 RED = ("failed", "error")
 LEAST = 20
-DISGUISED = "w"
-"""Label of the job that runs the sealed tests unchanged, in disguise."""
 SPARE = 300
 """Seconds that a job may take beyond twenty times what its tests took on base: failing property tests shrink for long."""
 
