@@ -113,7 +113,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit 0 only if all three decisions are as promised, each for the promised reason; else 1."""
-    with workplace(args.keep) as place:
+    with place_for(args.keep) as place:
         repo = place / "repo"
         base = commit(repo, BASE, "Postage by steps", "main")
         kept = [judged(place, repo, base, promise, args.engine) for promise in PROMISES]
@@ -185,7 +185,7 @@ def digest(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def workplace(keep: Path | None) -> Iterator[Path]:
+def place_for(keep: Path | None) -> Iterator[Path]:
     """A folder that vanishes afterwards, or ``keep``, which must be new or empty."""
     if keep is None:
         folder = Path(tempfile.mkdtemp(prefix="probatum-demo-"))
