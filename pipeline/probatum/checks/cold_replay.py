@@ -32,7 +32,7 @@ def plan(patch: Patch, have: Have) -> Iterable[Stage | Note]:
 
 def read(stage: Stage, outcome: Outcome) -> Note:
     """Never asked: this check plans no stage."""
-    raise NotImplementedError(stage.name)
+    raise LookupError(stage.name)
 
 
 def judge(have: Have, options: Options, now: int) -> list[Finding]:

@@ -190,7 +190,7 @@ def _closures(workspace: Workspace, policy: Policy) -> Closures:
     """Digests over HEAD's sealed files."""
     from ..core.closure import Closures
     from ..core.globs import compiled, text
-    from ..core.lease_plan import SealedFiles
+    from ..core.lease_plan import sealed_files
     from ..core.seal import sealed_tree
     from ..core.stage import Tree
     from .seal import head_tree, pin_head
@@ -201,4 +201,4 @@ def _closures(workspace: Workspace, policy: Policy) -> Closures:
         sealed = Tree({path: blob for path, blob in tree.files.items() if claimed.fullmatch(text(path))})
     else:
         sealed = sealed_tree(pin_head(workspace, policy)[0])
-    return Closures(SealedFiles(sealed, objects.read), tuple(root.encode() for root in policy.pythonpath))
+    return Closures(sealed_files(sealed, objects.read), tuple(root.encode() for root in policy.pythonpath))

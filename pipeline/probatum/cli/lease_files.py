@@ -96,7 +96,7 @@ def revision(top: Path, rev: str) -> Iterator[Sealed]:
     """The blobs of a revision, with its own policy and seal; strict defaults where it has no policy."""
     import time
 
-    from ..core.lease_plan import SealedFiles
+    from ..core.lease_plan import sealed_files
     from ..host.git import cache_folder
     from ..host.observe import sealed_oracle
     from ..host.workspace import Workspace
@@ -105,14 +105,14 @@ def revision(top: Path, rev: str) -> Iterator[Sealed]:
         (commit,) = workspace.commits([rev])
         objects = workspace.objects
         tree = objects.tree(objects.commit(commit).tree)
-        found = SealedFiles(tree, objects.read)
+        found = sealed_files(tree, objects.read)
         policy = _policy(found[FILE.encode()]) if FILE.encode() in found else STRICT
         oracle = sealed_oracle(tree, policy, objects, int(time.time()))
         entry = tree.files.get(LEDGER.encode())
         if entry is not None and LEDGER.encode() not in found:
             raise UsageError(LEDGER, f"is no regular file at {rev} (mode {entry.mode:o})", "make it a file")
         ledger = found[LEDGER.encode()] if entry is not None else None
-        yield Sealed(policy, SealedFiles(oracle.tree, objects.read), _text(oracle.modules), ledger, [])
+        yield Sealed(policy, sealed_files(oracle.tree, objects.read), _text(oracle.modules), ledger, [])
 
 
 def sealed(top: Path, rev: str) -> contextlib.AbstractContextManager[Sealed]:

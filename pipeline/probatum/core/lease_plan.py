@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 
 from . import canonical
 from .bytecode import PYTHON, bytecode_hash
 from .check import Have, Note, Patch
 from .closure import Closures, split_id
 from .leases import EMPTY, Book, Ledger, Malformed, Row, parse
-from .modules import Library, Unresolved
+from .modules import LazyFiles, Library, Unresolved
 from .policy import LEDGER
 from .records import Body, PatchBody, SuiteBody
 from .skips import Skip, scan
@@ -46,25 +46,9 @@ class SkipsBody(Body, frozen=True, kw_only=True):
     moved: dict[str, str] = {}
 
 
-class SealedFiles(Mapping[bytes, bytes]):
+def sealed_files(tree: Tree, read: Callable[[str], bytes]) -> LazyFiles:
     """The regular files of a tree as bytes, read when asked for."""
-
-    def __init__(self, tree: Tree, read: Callable[[str], bytes]) -> None:
-        self.blobs = {path: blob for path, blob in tree.files.items() if blob.mode in (0o100644, 0o100755)}
-        self.read = read
-
-    def __getitem__(self, path: bytes) -> bytes:
-        blob = self.blobs[path]
-        return self.read(blob.oid) if blob.data is None else blob.data
-
-    def __contains__(self, path: object) -> bool:
-        return path in self.blobs
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self.blobs)
-
-    def __len__(self) -> int:
-        return len(self.blobs)
+    return LazyFiles({path: blob for path, blob in tree.files.items() if blob.mode in (0o100644, 0o100755)}, read)
 
 
 def plan(patch: Patch, have: Have, max_days: int) -> Iterable[Stage | Note]:
@@ -163,7 +147,7 @@ def read_ledger(base: Tree, read: Callable[[str], bytes]) -> tuple[str, str]:
 def skips_note(patch: Patch) -> Note:
     """The record ``skips``. Total: what cannot be parsed is said in it."""
     roots = [root.encode("utf-8", "surrogateescape") for root in patch.policy.pythonpath]
-    closures = Closures(SealedFiles(patch.sealed, patch.read), roots)
+    closures = Closures(sealed_files(patch.sealed, patch.read), roots)
     modules = tuple(canonical.escape(path) for path in patch.modules)
     text, problem = read_ledger(patch.base, patch.read)
     rows: list[Row] = []
@@ -236,7 +220,7 @@ def _added(patch: Patch, static: list[Skip], roots: list[bytes]) -> tuple[tuple[
     }
     if not changed:
         return (), {}
-    closures = Closures(SealedFiles(patch.sealed.with_files(changed), patch.read), roots)
+    closures = Closures(sealed_files(patch.sealed.with_files(changed), patch.read), roots)
     before = {(skip.stem, skip.kind, skip.condition, skip.text) for skip in static}
     scanned, _ = _scan(closures.raw, changed, set())
     added = [
@@ -248,7 +232,7 @@ def _added(patch: Patch, static: list[Skip], roots: list[bytes]) -> tuple[tuple[
     ]
     if patch.policy.layout == "in-place":
         # A test that nobody sealed may skip as it likes: it scores for nothing.
-        sealed = Closures(SealedFiles(patch.sealed, patch.read), roots)
+        sealed = Closures(sealed_files(patch.sealed, patch.read), roots)
         known, _ = _digests(sealed, {skip.stem for skip in added})
         added = [skip for skip in added if skip.stem in known]
     return tuple(added), _digests(closures, sorted({skip.stem for skip in added if skip.scope == "test"}))[0]

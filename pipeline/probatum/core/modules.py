@@ -6,10 +6,11 @@ import ast
 import functools
 import posixpath
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ..errors import UsageError
 from .canonical import escape
+from .stage import Blob
 
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -231,3 +232,23 @@ def last_definition(body: Iterable[ast.AST], name: str) -> ast.stmt | None:
             inner = last_definition(ast.iter_child_nodes(node), name)
             found = inner or found
     return found
+
+
+class LazyFiles(Mapping[bytes, bytes]):
+    """Files whose bytes are read when a closure comes to them."""
+
+    def __init__(self, files: Mapping[bytes, Blob], read: Callable[[str], bytes]) -> None:
+        self._files, self._read = files, read
+
+    def __getitem__(self, path: bytes) -> bytes:
+        blob = self._files[path]
+        return blob.data if blob.data is not None else self._read(blob.oid)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._files

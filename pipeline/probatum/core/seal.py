@@ -17,7 +17,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from .canonical import escape, unescape
 from .check import Change
 from .closure import Closures
 from .globs import compiled, text
-from .modules import Unresolved
+from .modules import LazyFiles, Unresolved
 from .policy import SEAL, Policy
 from .records import Edit
 from .stage import Blob, Tree
@@ -209,10 +209,10 @@ class _Sides:
     def moved(self, path: bytes, tests: tuple[str, ...]) -> tuple[str, ...]:
         """The sealed tests whose digest changed, or that are gone, or that cannot be digested."""
         if self._both is None:
-            old = _Lazy(self._pins, self._read)
+            old = LazyFiles(self._pins, self._read)
             mine = {name: self._merged.files[name] for name in self._changed if name in self._merged.files}
             kept = {name: blob for name, blob in self._pins.items() if name not in set(self._changed)}
-            self._both = Closures(old, self._roots), Closures(_Lazy({**kept, **mine}, self._read), self._roots)
+            self._both = Closures(old, self._roots), Closures(LazyFiles({**kept, **mine}, self._read), self._roots)
         return tuple(name for name in tests if not self._same(path, name, *self._both))
 
     def names(self, path: bytes) -> tuple[str, ...]:
@@ -226,26 +226,6 @@ class _Sides:
             return old.digest(path, name) == new.digest(path, name)
         except Unresolved:
             return False
-
-
-class _Lazy(Mapping[bytes, bytes]):
-    """Files whose bytes are read when a closure comes to them."""
-
-    def __init__(self, files: Mapping[bytes, Blob], read: Callable[[str], bytes]) -> None:
-        self._files, self._read = files, read
-
-    def __getitem__(self, path: bytes) -> bytes:
-        blob = self._files[path]
-        return blob.data if blob.data is not None else self._read(blob.oid)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __contains__(self, path: object) -> bool:
-        return path in self._files
 
 
 def _pin(name: str, entry: Any) -> tuple[str, Pin | None]:
